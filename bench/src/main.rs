@@ -1,0 +1,2 @@
+//! Benchmarks: each prints a table and writes its plot.
+fn main() {}

@@ -1,0 +1,7 @@
+//! sweepd: a router daemon on netmap rings.
+//!
+//! The way of a packet: a worker ([`forward`]) finds it in a ring, looks it up in the tables
+//! ([`tables`]) that it took once for the whole sweep, and moves its buffer to another ring. The
+
+//! addresses, neighbours and routes. Arrows go one way: `forward` reads `tables` and `wire`,
+//! `control` writes `tables`, and nothing imports `control` but the commands.
