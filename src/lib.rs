@@ -5,3 +5,6 @@
 
 //! addresses, neighbours and routes. Arrows go one way: `forward` reads `tables` and `wire`,
 //! `control` writes `tables`, and nothing imports `control` but the commands.
+
+pub mod forward;
+pub mod stats;

@@ -1,0 +1,3 @@
+//! What workers do: the loop, one file per stage, and the verdicts.
+
+pub mod verdict;
