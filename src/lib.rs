@@ -8,3 +8,4 @@
 
 pub mod forward;
 pub mod stats;
+pub mod tables;

@@ -1,0 +1,71 @@
+//! What workers and the keeper say to each other, off the fast path.
+//!
+//! Channels (crate `crossbeam-channel`) carry these. A worker sends only for unusual packets, with
+//! `try_send`, and looks for commands only while it holds packets or has been woken.
+
+use std::net::IpAddr;
+
+use crate::tables::PortId;
+
+/// A worker's word to the keeper.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToKeeper {
+    /// A packet waits for the MAC address of `address` on `port`; said at most once a second for
+    /// each while packets wait.
+    Resolve {
+        /// The port that the address is reached through.
+        port: PortId,
+        /// The neighbour asked for.
+        address: IpAddr,
+    },
+    /// The built-in host's port has heard the MAC address of a neighbour (ARP, neighbour
+    /// discovery).
+    Learned {
+        /// The port it was heard on.
+        port: PortId,
+        /// The neighbour.
+        address: IpAddr,
+        /// Its MAC address.
+        mac: [u8; 6],
+    },
+    /// Packets were sent through these next hops since the last word, so that their neighbours
+    /// can be kept fresh.
+    Used {
+        /// Their ids.
+        next_hops: Vec<crate::tables::NextHopId>,
+    },
+    /// The device behind `port` is gone.
+    PortGone {
+        /// Which.
+        port: PortId,
+        /// The system's word.
+        reason: String,
+    },
+    /// Every input has ended (captures), and everything has left.
+    Finished {
+        /// The worker that says so.
+        worker: usize,
+    },
+}
+
+/// The keeper's word to a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToWorker {
+    /// The neighbour could not be resolved: the packets held for it at this moment are answered
+    /// with host unreachable.
+    Failed {
+        /// The port that the address was asked for on.
+        port: PortId,
+        /// The neighbour.
+        address: IpAddr,
+    },
+    /// Send an ARP request or neighbour solicitation for `address` (ports of the built-in host).
+    Solicit {
+        /// Out of this port.
+        port: PortId,
+        /// The neighbour asked for.
+        address: IpAddr,
+    },
+    /// Finish the sweep, give the rings back, and end.
+    Stop,
+}

@@ -1,0 +1,158 @@
+//! What workers read: everything a packet needs, published together under one generation.
+//!
+//! A [`Tables`] is never changed while a worker can see it. There are two instances; the keeper
+//! patches the idle one, publishes it, and repeats the patch on the other once no worker uses it
+//! any more. A sweep therefore sees one generation in all its stages.
+
+use std::net::IpAddr;
+
+use ipnet::{Ipv4Net, Ipv6Net};
+
+/// Index of a port in [`Tables::ports`], and of its counters.
+pub type PortId = u16;
+
+/// Index of a next hop in [`Tables::next_hops`]: 15 bits, 0 is no route.
+pub type NextHopId = u16;
+
+/// Number of next hops there can be.
+pub const MAX_NEXT_HOPS: usize = 1 << 15;
+
+/// Next hops with a fixed place in every table.
+pub mod fixed {
+    use super::{Action, NextHopId};
+
+    /// Destinations without a route.
+    pub const NO_ROUTE: NextHopId = 0;
+    /// What is the host's.
+    pub const HOST: NextHopId = 1;
+    /// Discard in silence.
+    pub const BLACKHOLE: NextHopId = 2;
+    /// Answer unreachable.
+    pub const UNREACHABLE: NextHopId = 3;
+    /// Answer prohibited.
+    pub const PROHIBIT: NextHopId = 4;
+    /// Never forwarded to.
+    pub const MARTIAN: NextHopId = 5;
+    /// Multicast.
+    pub const MULTICAST: NextHopId = 6;
+    /// Broadcast.
+    pub const BROADCAST: NextHopId = 7;
+    /// Link-local scope.
+    pub const LINK_LOCAL: NextHopId = 8;
+    /// The first place that the keeper may give away.
+    pub const FIRST_FREE: NextHopId = 16;
+
+    /// The actions at places 0 to 8.
+    pub const ACTIONS: [Action; 9] = [
+        Action::NoRoute,
+        Action::Host,
+        Action::Blackhole,
+        Action::Unreachable,
+        Action::Prohibit,
+        Action::Martian,
+        Action::Multicast,
+        Action::Broadcast,
+        Action::LinkLocal,
+    ];
+}
+
+/// What becomes of a packet once its next hop is found.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum Action {
+    /// No route: answer 3/0, for IPv6 1/0.
+    #[default]
+    NoRoute,
+    /// Rewrite the MAC addresses and send out of the port.
+    Forward,
+    /// The gateway's MAC address is not known: hold the packet and ask for it.
+    Resolve,
+    /// The destination itself is on the link and not known: hold the packet and ask for it.
+    Glean,
+    /// Belongs to the host: a local address, or a route out of a device that is no port.
+    Host,
+    /// Discard in silence.
+    Blackhole,
+    /// Answer host unreachable 3/1, for IPv6 1/0.
+    Unreachable,
+    /// Answer administratively prohibited 3/13, for IPv6 1/1.
+    Prohibit,
+    /// A destination that is never forwarded to: 0/8, 127/8, 240/4, `::`, `::1`.
+    Martian,
+    /// 224/4, ff00::/8.
+    Multicast,
+    /// 255.255.255.255 and directed broadcasts.
+    Broadcast,
+    /// 169.254/16, fe80::/10.
+    LinkLocal,
+    /// One of several next hops, by the flow's hash: [`Tables::groups`].
+    Group,
+}
+
+/// The part of a next hop that every forwarded packet reads.
+///
+/// `max_len` is the outgoing port's MTU when the action is [`Action::Forward`], and 0 otherwise:
+/// one comparison finds the packets that are too long and those that are not simply forwarded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C, align(16))]
+pub struct NextHop {
+    /// Destination and source MAC address, as they stand in the frame.
+    pub macs: [u8; 12],
+    /// The port to send out of.
+    pub port: PortId,
+    /// Longest IP packet, in bytes, that may be sent as it is; 0 unless forwarding.
+    pub max_len: u16,
+}
+
+/// The part of a next hop that only unusual packets read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NextHopInfo {
+    /// What becomes of the packet.
+    pub action: Action,
+    /// Who is to be resolved for [`Action::Resolve`]; for [`Action::Forward`], whose MAC this is.
+    pub gateway: Option<IpAddr>,
+    /// Index into [`Tables::groups`] for [`Action::Group`].
+    pub group: u16,
+}
+
+/// Several next hops with weights, laid out as 256 buckets: bucket `hash >> 24` names the member.
+/// A member that goes takes only its own buckets along (RFC 2992 compares the ways).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Group {
+    /// The member of each bucket.
+    pub buckets: [NextHopId; 256],
+}
+
+/// A port, as a packet sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortTable {
+    /// The configured name.
+    pub name: String,
+    /// The port's own MAC address.
+    pub mac: [u8; 6],
+    /// Longest IP packet in bytes that may leave.
+    pub mtu: u16,
+    /// Whether packets may enter and leave.
+    pub up: bool,
+    /// IPv4 addresses with their prefixes, the primary one first.
+    pub addresses4: Vec<Ipv4Net>,
+    /// IPv6 addresses with their prefixes, global ones first.
+    pub addresses6: Vec<Ipv6Net>,
+    /// Whether the built-in host answers for these addresses, not the kernel.
+    pub builtin_host: bool,
+}
+
+/// How many ICMP errors a worker may send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IcmpLimit {
+    /// Errors a second.
+    pub rate: u32,
+    /// Errors at once.
+    pub burst: u32,
+}
+
+impl Default for IcmpLimit {
+    fn default() -> Self {
+        Self { rate: 1000, burst: 200 }
+    }
+}
