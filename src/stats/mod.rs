@@ -1,3 +1,6 @@
 //! Counters: written by workers into shared memory with plain stores, read by other processes.
 
 pub mod counters;
+pub mod file;
+mod layout;
+pub mod read;
