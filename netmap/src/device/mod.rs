@@ -10,13 +10,16 @@
 //!
 //! To add one: implement [`RxDevice`] and [`TxDevice`] over a [`Kring`](crate::Kring) each.
 
-use std::{io, net::IpAddr};
+use std::{io, net::IpAddr, time::Duration};
 
 use crate::queue::{Losses, RxQueue, TxQueue};
 #[cfg(doc)]
 use crate::queue::{RxDevice, TxDevice};
 
 pub mod pipe;
+pub mod spec;
+
+pub use spec::{Device, DeviceSpec};
 
 /// How packets reach the host's own stack from a port, and come back.
 pub enum Host {
@@ -67,6 +70,20 @@ pub trait PortControl: Send {
     fn losses(&mut self) -> Losses {
         Losses::default()
     }
+
+    /// Whether the device has a carrier; `None` when it cannot be told.
+    fn link_up(&mut self) -> Option<bool> {
+        None
+    }
+
+    /// Looks after the settings that other programs may undo (promiscuous mode, offloads). To be
+    /// called about once a second.
+    ///
+    /// # Errors
+    /// When the interface is gone.
+    fn tend(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// An open port: its rings, to be shared out among workers, and the rest.
@@ -90,6 +107,9 @@ pub struct OpenOptions {
     pub rings: Option<u32>,
     /// Slots per ring; default: the device's.
     pub slots: Option<u32>,
+    /// How long to wait for a carrier before the first packets are moved; default: 6 seconds.
+    /// Opening an interface for netmap takes its link down for some seconds.
+    pub carrier_wait: Option<Duration>,
 }
 
 /// Why a port could not be opened: one line that says what to do.
@@ -106,5 +126,32 @@ impl OpenError {
     /// An error about `device`.
     pub fn new(device: impl Into<String>, reason: impl std::fmt::Display) -> Self {
         Self { device: device.into(), reason: reason.to_string() }
+    }
+}
+
+/// Opens the devices of all ports; those of one kind together, so that they can share memory. The
+/// ports come in the order of the requests. What a spec says of rings and slots goes before the
+/// options.
+///
+/// # Errors
+/// The first device that could not be opened; the ports opened before it are closed again.
+pub fn open_all(requests: &[(DeviceSpec, OpenOptions)]) -> Result<Vec<Port>, OpenError> {
+    let requests = requests.iter().map(|(spec, options)| {
+        let options = OpenOptions {
+            rings: spec.rings.or(options.rings),
+            slots: spec.slots.or(options.slots),
+            ..options.clone()
+        };
+        (spec, options)
+    });
+    requests.map(|(spec, options)| open(spec, &options)).collect()
+}
+
+fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Port, OpenError> {
+    match &spec.device {
+        Device::Pipe(name) => pipe::open(name, options),
+        Device::Netmap(_) | Device::Xdp(_) | Device::Pcap { .. } | Device::Gen(_) | Device::Interface(_) => {
+            Err(OpenError::new(spec.to_string(), "this kind of device is not supported yet"))
+        }
     }
 }
