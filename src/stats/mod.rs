@@ -3,4 +3,6 @@
 pub mod counters;
 pub mod file;
 mod layout;
+pub mod netstat;
 pub mod read;
+pub mod view;
