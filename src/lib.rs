@@ -9,3 +9,4 @@
 pub mod forward;
 pub mod stats;
 pub mod tables;
+pub mod wire;
