@@ -4,6 +4,12 @@
 //! patches the idle one, publishes it, and repeats the patch on the other once no worker uses it
 //! any more. A sweep therefore sees one generation in all its stages.
 
+pub mod blocks;
+mod cpu;
+pub mod fib4;
+pub mod memory;
+pub mod prefixes;
+
 use std::net::IpAddr;
 
 use ipnet::{Ipv4Net, Ipv6Net};
