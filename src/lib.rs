@@ -6,6 +6,7 @@
 //! addresses, neighbours and routes. Arrows go one way: `forward` reads `tables` and `wire`,
 //! `control` writes `tables`, and nothing imports `control` but the commands.
 
+pub mod config;
 pub mod forward;
 pub mod stats;
 pub mod tables;

@@ -1,0 +1,161 @@
+//! `[daemon]` and `[kernel]`: how the program runs, and what it takes from the kernel.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use toml::de::DeValue;
+
+use super::{
+    problem::Problems,
+    reader::{Placed, Reader, refuse_twice},
+    support::{Feature, Uses},
+    value,
+};
+
+/// Where the control socket and the counters are, unless the file says otherwise.
+pub const RUNTIME_DIR: &str = "/var/run/sweepd";
+
+/// The kernel's table that is followed, unless the file says otherwise: Linux's main table.
+#[cfg(not(target_os = "freebsd"))]
+pub const KERNEL_TABLE: u32 = 254;
+/// The kernel's table that is followed, unless the file says otherwise: the first FIB.
+#[cfg(target_os = "freebsd")]
+pub const KERNEL_TABLE: u32 = 0;
+
+/// `[daemon]`
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Daemon {
+    /// The cores of the workers, one each; `None`: chosen at start.
+    pub cpus: Option<Vec<usize>>,
+    /// Where the control socket and the counters are; absolute.
+    pub runtime_dir: PathBuf,
+    /// The user to become once the ports are open.
+    pub user: Option<String>,
+    /// Where to serve OpenMetrics.
+    pub metrics: Option<SocketAddr>,
+    /// What the kernel does with the ports afterwards.
+    pub on_exit: OnExit,
+    /// What a worker without packets does.
+    pub idle: Idle,
+}
+
+impl Default for Daemon {
+    fn default() -> Self {
+        Self {
+            cpus: None,
+            runtime_dir: RUNTIME_DIR.into(),
+            user: None,
+            metrics: None,
+            on_exit: OnExit::Forward,
+            idle: Idle::Adaptive,
+        }
+    }
+}
+
+/// What the kernel does with packets between the ports once the daemon is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OnExit {
+    /// It forwards them, if it is set to forward.
+    Forward,
+    /// It drops them.
+    Drop,
+}
+
+/// What a worker does that finds no packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Idle {
+    /// Looks again at once: lowest latency, a whole core.
+    Spin,
+    /// Sleeps until packets come.
+    Adaptive,
+}
+
+/// `[kernel]`
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Kernel {
+    /// Whether to follow the kernel's routes.
+    pub routes: bool,
+    /// Which of its tables: on Linux the table's id, on FreeBSD the FIB's number.
+    pub table: u32,
+}
+
+impl Default for Kernel {
+    fn default() -> Self {
+        Self { routes: true, table: KERNEL_TABLE }
+    }
+}
+
+/// Reads `[daemon]`; gives it, and `on_exit` if it is in the file.
+pub(super) fn read_daemon(
+    section: &Reader<'_>,
+    problems: &mut Problems<'_>,
+    uses: &mut Uses,
+) -> (Daemon, Option<OnExit>) {
+    let cpus = section.list(problems, "cpus", |v| value::integer(v, 0..=4095));
+    if let Some(cpus) = &cpus {
+        refuse_twice(problems, &section.path("cpus"), cpus);
+    }
+    let user = section.read(problems, "user", |v| match value::text(v)? {
+        name if value::is_name(name, 32) || name.starts_with('_') => Ok(name.to_owned()),
+        name => Err(format!("{name:?} is no user's name; write one that `id` knows")),
+    });
+    let metrics = section.read(problems, "metrics", value::socket_address);
+    let words = [("forward", OnExit::Forward), ("drop", OnExit::Drop)];
+    let on_exit = section.read(problems, "on_exit", |v| value::choice(v, &words));
+    let words = [("adaptive", Idle::Adaptive), ("spin", Idle::Spin)];
+    let idle = section.read(problems, "idle", |v| value::choice(v, &words));
+    let runtime_dir = read_runtime_dir(section, problems);
+    let mut note = |feature, used: bool, key: &str| {
+        if used {
+            uses.note(problems, feature, section.place(key), section.path(key));
+        }
+    };
+    note(Feature::User, user.is_some(), "user");
+    note(Feature::Metrics, metrics.is_some(), "metrics");
+    let on_exit = on_exit.map(|placed| placed.value);
+    note(Feature::DropOnExit, on_exit == Some(OnExit::Drop), "on_exit");
+    let daemon = Daemon {
+        cpus: cpus.map(|cpus| cpus.iter().filter_map(|cpu| usize::try_from(cpu.value).ok()).collect()),
+        runtime_dir,
+        user: user.map(|placed| placed.value),
+        metrics: metrics.map(|placed| placed.value),
+        on_exit: on_exit.unwrap_or(OnExit::Forward),
+        idle: idle.map_or(Idle::Adaptive, |placed| placed.value),
+    };
+    (daemon, on_exit)
+}
+
+/// Reads `daemon.runtime_dir` alone.
+pub(super) fn read_runtime_dir(section: &Reader<'_>, problems: &mut Problems<'_>) -> PathBuf {
+    // A Unix socket's address holds 104 bytes on FreeBSD, 108 on Linux, with the zero at the end.
+    const LONGEST: usize = 103 - "/control.sock".len();
+    let absolute = |v: &DeValue<'_>| match value::text(v)? {
+        path if path.contains('\0') => Err("a path cannot contain a zero byte; remove it".into()),
+        path if !path.starts_with('/') => {
+            Err(format!("{path:?} is not absolute; write the whole path, as {RUNTIME_DIR:?}"))
+        }
+        path if path.len() > LONGEST => {
+            Err(format!("{} bytes are too long for a socket; use {LONGEST} at most", path.len()))
+        }
+        path => Ok(PathBuf::from(path)),
+    };
+    section.read(problems, "runtime_dir", absolute).map_or_else(|| RUNTIME_DIR.into(), |p: Placed<_>| p.value)
+}
+
+/// Reads `[kernel]`.
+pub(super) fn read_kernel(section: &Reader<'_>, problems: &mut Problems<'_>) -> Kernel {
+    let routes = section.read(problems, "routes", value::boolean);
+    let table = section.read(problems, "table", |v| {
+        if cfg!(target_os = "freebsd") {
+            return value::integer(v, 0..=65535);
+        }
+        match value::integer(v, 1..=i64::from(u32::MAX))? {
+            255 => Err("255 is the kernel's table of local addresses; 254 is the main table".into()),
+            table => Ok(table),
+        }
+    });
+    let ours = Kernel::default();
+    Kernel {
+        routes: routes.map_or(ours.routes, |placed| placed.value),
+        table: table.and_then(|placed| u32::try_from(placed.value).ok()).unwrap_or(ours.table),
+    }
+}
