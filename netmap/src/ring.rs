@@ -510,10 +510,25 @@ impl Kring {
         good.then(|| unsafe { std::slice::from_raw_parts(start, slot.len.into()) })
     }
 
+    /// Takes all slots that the user has handed over, unseen; returns their number.
+    pub fn take_all(&mut self) -> u32 {
+        let n = self.handed();
+        self.cur = self.view.forward(self.cur, n);
+        n
+    }
+
     /// Fills the next slot to give with a copy of `packet` and gives it; `false` when there is no
     /// room or the packet is longer than a buffer.
     pub fn give_packet(&mut self, packet: &[u8]) -> bool {
-        if packet.len() > self.view.buf_size as usize {
+        u32::try_from(packet.len()).is_ok_and(|len| self.give_with(len, |buf| buf.copy_from_slice(packet)))
+    }
+
+    /// Gives the next slot with a packet of `len` bytes that `fill` writes straight into the
+    /// buffer (which holds old bytes before); `false`, without calling it, when there is no room
+    /// or `len` is more than a buffer's size.
+    #[inline(always)]
+    pub fn give_with(&mut self, len: u32, fill: impl FnOnce(&mut [u8])) -> bool {
+        if len > self.view.buf_size {
             return false;
         }
         let num_bufs = self.view.num_bufs;
@@ -521,11 +536,11 @@ impl Kring {
         if slot.buf_idx >= num_bufs {
             return false;
         }
-        *slot = netmap_slot { buf_idx: slot.buf_idx, len: packet.len() as u16, flags: 0, ptr: 0 };
+        *slot = netmap_slot { buf_idx: slot.buf_idx, len: len as u16, flags: 0, ptr: 0 };
         let copy = *slot;
         let (start, _) = self.view.data(copy);
         // SAFETY: the buffer is the device's and long enough.
-        unsafe { std::ptr::copy_nonoverlapping(packet.as_ptr(), start, packet.len()) };
+        fill(unsafe { std::slice::from_raw_parts_mut(start, len as usize) });
         self.give();
         true
     }

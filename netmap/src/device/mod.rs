@@ -6,7 +6,7 @@
 //! | `xdp:eth0` | Linux AF_XDP |
 //! | `pcap:in.pcap[,out.pcap]` | capture files |
 //! | `pipe:name` | two ends in one process ([`pipe`]) |
-//! | `gen:...` | a traffic generator and a counting sink |
+//! | `gen:...` | a traffic generator and a counting sink ([`generate`]) |
 //!
 //! To add one: implement [`RxDevice`] and [`TxDevice`] over a [`Kring`](crate::Kring) each.
 
@@ -16,6 +16,7 @@ use crate::queue::{Losses, RxQueue, TxQueue};
 #[cfg(doc)]
 use crate::queue::{RxDevice, TxDevice};
 
+pub mod generate;
 pub mod pipe;
 pub mod spec;
 
