@@ -573,7 +573,7 @@ mod tests {
 
     #[test]
     fn hundreds_of_thousands_of_host_routes_fit() {
-        let hosts = (0..60_000u32).flat_map(|n| (0..4).map(move |i| (n << 8 | i * 61 + n % 50, n)));
+        let hosts = (0..60_000u32).flat_map(|n| (0..4).map(move |i| ((n << 8) | (i * 61 + n % 50), n)));
         let prefixes: Prefixes4 =
             hosts.map(|(address, n)| (0x0a00_0000 + address, 32, (n % 999) as u16 + 1)).collect();
         let mut fib = Fib4::new().unwrap();
@@ -607,7 +607,7 @@ mod tests {
         let mut oracle = Oracle::new();
         let mut added = 0;
         loop {
-            let (address, next_hop) = (added << 14 | added % 64 << 8, added as u16 + 1);
+            let (address, next_hop) = ((added << 14) | ((added % 64) << 8), added as u16 + 1);
             prefixes.insert(address, 24, next_hop);
             if let Err(full) = fib.update(&prefixes, address, 24) {
                 assert_eq!(full.capacity, 4096);

@@ -9,6 +9,8 @@ mod cpu;
 pub mod fib4;
 pub mod memory;
 pub mod prefixes;
+pub mod publish;
+mod sync;
 
 use std::net::IpAddr;
 

@@ -1,0 +1,126 @@
+//! The publication of tables under loom: every interleaving of one publisher and its readers that
+//! the memory model allows, up to a bound on preemptions.
+//!
+//!     RUSTFLAGS="--cfg loom" cargo test --release --target-dir target/loom --test publication
+//!
+//! The tables hold a loom cell, so loom itself reports a read that can meet a change.
+#![cfg(loom)]
+
+use loom::cell::UnsafeCell;
+use loom::thread;
+use sweepd::tables::publish::{Publisher, Reader};
+
+/// Tables that notice being read and changed at the same time.
+struct Tables(UnsafeCell<u64>);
+
+// SAFETY: that no access races is what loom checks here.
+unsafe impl Sync for Tables {}
+
+impl Tables {
+    fn new() -> Self {
+        Self(UnsafeCell::new(0))
+    }
+
+    fn add(&mut self) {
+        // SAFETY: loom fails the test if anybody else has the cell.
+        self.0.with_mut(|n| unsafe { *n += 1 });
+    }
+
+    fn read(&self) -> u64 {
+        // SAFETY: loom fails the test if somebody changes the cell.
+        self.0.with(|n| unsafe { *n })
+    }
+}
+
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+fn sweep(reader: &mut Reader<Tables>, last: &mut u64) {
+    let n = reader.sweep().read();
+    assert!(n >= *last, "tables went back");
+    *last = n;
+    reader.quiescent();
+}
+
+#[test]
+fn a_reader_never_meets_a_change() {
+    check(|| {
+        let (mut publisher, mut readers) = Publisher::new(Tables::new, 1);
+        let mut reader = readers.remove(0);
+        let thread = thread::spawn(move || {
+            let mut last = 0;
+            sweep(&mut reader, &mut last);
+            sweep(&mut reader, &mut last);
+        });
+        publisher.publish(Tables::add);
+        publisher.publish(Tables::add);
+        assert_eq!(publisher.tables().read(), 2);
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn a_reader_that_comes_back_never_meets_a_change() {
+    check(|| {
+        let (mut publisher, mut readers) = Publisher::new(Tables::new, 1);
+        let mut reader = readers.remove(0);
+        let thread = thread::spawn(move || {
+            let mut last = 0;
+            sweep(&mut reader, &mut last);
+            reader.offline();
+            sweep(&mut reader, &mut last);
+            reader.offline();
+        });
+        publisher.publish(Tables::add);
+        publisher.publish(Tables::add);
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn two_readers_never_meet_a_change() {
+    check(|| {
+        let (mut publisher, readers) = Publisher::new(Tables::new, 2);
+        let threads: Vec<_> = readers
+            .into_iter()
+            .enumerate()
+            .map(|(n, mut reader)| {
+                thread::spawn(move || {
+                    let mut last = 0;
+                    sweep(&mut reader, &mut last);
+                    if n == 0 {
+                        reader.offline();
+                    }
+                })
+            })
+            .collect();
+        publisher.publish(Tables::add);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_a_stuck_reader_delays_is_made_up_for_safely() {
+    check(|| {
+        let (mut publisher, mut readers) = Publisher::new(Tables::new, 1);
+        let mut reader = readers.remove(0);
+        let thread = thread::spawn(move || {
+            let mut last = 0;
+            sweep(&mut reader, &mut last);
+            reader.offline();
+            sweep(&mut reader, &mut last);
+        });
+        let limit = std::time::Duration::ZERO;
+        let _ = publisher.publish_within(limit, Tables::add);
+        let _ = publisher.publish_within(limit, Tables::add);
+        thread.join().unwrap();
+        let progress = publisher.settle(limit);
+        assert_eq!((progress.stuck, progress.unpublished), (None, 0));
+        assert_eq!(publisher.tables().read(), 2);
+    });
+}
