@@ -18,6 +18,7 @@
 
 use zerocopy::FromBytes;
 
+use super::ipv4_options::{self, Ipv4Option};
 use crate::wire::ipv4::{self, HEADER_LEN, HEADER_MAX, Ipv4Header, MORE_FRAGMENTS};
 
 /// Why a packet is not fragmented.
@@ -136,36 +137,19 @@ impl<'a> Fragments<'a> {
 /// words, and its length in bytes.
 fn later_header(first: &[u8]) -> ([u8; HEADER_MAX], usize) {
     let mut header = [0; HEADER_MAX];
-    let (fixed, mut options) = first.split_at(HEADER_LEN);
+    let (fixed, options) = first.split_at(HEADER_LEN);
     header[..HEADER_LEN].copy_from_slice(fixed);
     let mut len = HEADER_LEN;
-    while let [kind, behind @ ..] = options {
-        let option_len = match *kind {
-            END_OF_OPTIONS => break,
-            NO_OPERATION => 1,
-            // A length that cannot be: nothing behind it can be told apart.
-            _ => match behind.first() {
-                Some(len) if *len >= 2 && usize::from(*len) <= options.len() => usize::from(*len),
-                _ => break,
-            },
-        };
-        let (option, rest) = options.split_at(option_len);
-        if kind & COPIED != 0 {
-            header[len..len + option_len].copy_from_slice(option);
-            len += option_len;
-        }
-        options = rest;
+    // Behind an option of a length that cannot be, nothing can be told apart: that is left out.
+    for option in ipv4_options::options(options).map_while(Result::ok).filter(Ipv4Option::is_copied) {
+        header[len..len + option.bytes.len()].copy_from_slice(option.bytes);
+        len += option.bytes.len();
     }
     // The bytes up to the next whole word are 0, end of options.
     len = len.next_multiple_of(4);
     header[0] = 0x40 | (len / 4) as u8;
     (header, len)
 }
-
-const END_OF_OPTIONS: u8 = 0;
-const NO_OPERATION: u8 = 1;
-/// In an option's type: goes into every fragment.
-const COPIED: u8 = 0x80;
 
 #[cfg(test)]
 mod tests {
@@ -293,7 +277,7 @@ mod tests {
                 prop_assert_eq!(parsed.header.fragment_offset(), at);
                 let last = n + 1 == all.len();
                 prop_assert_eq!(parsed.header.more_fragments(), more || !last);
-                prop_assert!(last || parsed.payload.len() % 8 == 0);
+                prop_assert!(last || parsed.payload.len().is_multiple_of(8));
                 if n == 0 { prop_assert_eq!(parsed.options, &options[..]); }
                 at += parsed.payload.len();
                 data.extend_from_slice(parsed.payload);

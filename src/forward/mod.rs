@@ -2,6 +2,8 @@
 
 pub mod bucket;
 pub mod fragment;
+pub mod hold;
 pub mod icmp_error;
+pub mod ipv4_options;
 pub mod messages;
 pub mod verdict;

@@ -1,0 +1,578 @@
+//! Packets that wait for a neighbour's MAC address: a few for each neighbour, in a pool of cells
+//! that is made once.
+//!
+//! Where there is no room, the newest packet takes the place of the oldest, its neighbour's own
+//! when that has its share already, else the oldest of all: RFC 4861 section 7.2.2 and RFC 1122
+//! section 2.3.2.2 want the latest kept, and a scan of a prefix then shortens everyone's wait
+//! instead of shutting everyone out until it is over.
+//!
+//! It also keeps when each neighbour was last asked for, so that it is asked for at most once a
+//! second however many packets come (RFC 1122 section 2.3.2.1), and again while packets wait. It
+//! has no clock: the caller passes the time that it has read for the sweep.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+
+use crate::tables::PortId;
+
+/// Least time between two questions for the same neighbour, in nanoseconds.
+pub const ASK_EVERY: u64 = 1_000_000_000;
+
+/// How much is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Packets in all, at most 65,535.
+    pub cells: usize,
+    /// Packets for one neighbour.
+    pub per_neighbor: usize,
+    /// Longest frame, in bytes.
+    pub cell_len: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { cells: 512, per_neighbor: 8, cell_len: 2048 }
+    }
+}
+
+/// What a held packet needs besides its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Meta {
+    /// The port that it came in on, whose counters are told how it ends.
+    pub from: PortId,
+    /// Where its IP header begins, in bytes from the start of the frame.
+    pub ip_offset: u16,
+    /// Whether it is IPv6.
+    pub is_ipv6: bool,
+}
+
+/// A packet that has left the hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held<'a> {
+    /// The frame, as it was pushed.
+    pub frame: &'a [u8],
+    /// What came with it.
+    pub meta: Meta,
+    /// The port that its neighbour is reached through.
+    pub port: PortId,
+    /// The neighbour it was held for.
+    pub neighbor: IpAddr,
+    /// When it was pushed, in nanoseconds.
+    pub since: u64,
+}
+
+/// What became of a packet pushed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pushed {
+    /// Whether the neighbour is to be asked for now.
+    pub ask: bool,
+    /// The older packet that had to go: it is lost, and counts as `hold_full` on its port.
+    pub displaced: Option<Meta>,
+}
+
+/// The frame is longer than a cell, or there are no cells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoRoom;
+
+/// No index.
+const NONE: u16 = u16::MAX;
+
+/// Packets that wait for their neighbours.
+pub struct Hold {
+    limits: Limits,
+    bytes: Box<[u8]>,
+    cells: Box<[Cell]>,
+    /// Cells with a packet, oldest first; each is also in its neighbour's queue.
+    oldest: Chain,
+    free: Chain,
+    cell_links: Links,
+    /// The next packet for the same neighbour.
+    queue_next: Box<[u16]>,
+    neighbors: Box<[Neighbor]>,
+    /// Neighbours with packets.
+    waiting: Chain,
+    /// Places without packets, those to be given away first at the front. They still know when
+    /// their neighbour was last asked for.
+    idle: Chain,
+    neighbor_links: Links,
+    /// By hash, the first neighbour of each bucket; `Neighbor::next` leads on.
+    buckets: Box<[u16]>,
+    hasher: RandomState,
+    held: usize,
+    /// No neighbour is to be asked for again before this.
+    ask_at: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Cell {
+    len: u16,
+    neighbor: u16,
+    meta: Meta,
+    since: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Neighbor {
+    key: Option<(PortId, IpAddr)>,
+    first: u16,
+    last: u16,
+    count: u16,
+    /// The next in the same bucket.
+    next: u16,
+    asked: Option<u64>,
+}
+
+impl Hold {
+    /// Room for as much as `limits` says; nothing is allocated later.
+    pub fn new(limits: Limits) -> Self {
+        let cells = limits.cells.min(usize::from(NONE));
+        let limits = Limits {
+            cells,
+            per_neighbor: limits.per_neighbor.clamp(1, cells.max(1)),
+            cell_len: limits.cell_len.min(usize::from(u16::MAX)),
+        };
+        let meta = Meta { from: 0, ip_offset: 0, is_ipv6: false };
+        let (mut cell_links, mut neighbor_links) = (Links::new(cells), Links::new(cells));
+        let (mut free, mut idle) = (Chain::EMPTY, Chain::EMPTY);
+        for index in 0..cells as u16 {
+            cell_links.push_back(&mut free, index);
+            neighbor_links.push_back(&mut idle, index);
+        }
+        Self {
+            limits,
+            bytes: vec![0; cells * limits.cell_len].into(),
+            cells: vec![Cell { len: 0, neighbor: NONE, meta, since: 0 }; cells].into(),
+            oldest: Chain::EMPTY,
+            free,
+            cell_links,
+            queue_next: vec![NONE; cells].into(),
+            neighbors: vec![Neighbor::EMPTY; cells].into(),
+            waiting: Chain::EMPTY,
+            idle,
+            neighbor_links,
+            buckets: vec![NONE; cells.next_power_of_two()].into(),
+            hasher: RandomState::new(),
+            held: 0,
+            ask_at: u64::MAX,
+        }
+    }
+
+    /// How many packets are held.
+    pub fn len(&self) -> usize {
+        self.held
+    }
+
+    /// Whether no packet is held.
+    pub fn is_empty(&self) -> bool {
+        self.held == 0
+    }
+
+    /// Holds a copy of `frame` until the MAC address of `neighbor` on `port` is known.
+    ///
+    /// # Errors
+    /// [`NoRoom`] when the frame is longer than a cell.
+    pub fn push(
+        &mut self,
+        (port, neighbor): (PortId, IpAddr),
+        frame: &[u8],
+        meta: Meta,
+        now: u64,
+    ) -> Result<Pushed, NoRoom> {
+        if frame.len() > self.limits.cell_len || self.limits.cells == 0 {
+            return Err(NoRoom);
+        }
+        let mut known = self.find(port, neighbor);
+        let full =
+            known.filter(|n| usize::from(self.neighbors[*n as usize].count) >= self.limits.per_neighbor);
+        let displaced = match full {
+            Some(full) => Some(self.remove_first(full)),
+            None if self.free.is_empty() => {
+                Some(self.remove_first(self.cells[self.oldest.first as usize].neighbor))
+            }
+            None => None,
+        };
+        let displaced = displaced.map(|cell| self.cells[cell as usize].meta);
+        // What went may have left this neighbour without packets, but not without its place.
+        let index = *known.get_or_insert_with(|| self.claim(port, neighbor));
+
+        let cell = self.free.first;
+        self.cell_links.remove(&mut self.free, cell);
+        self.cell_links.push_back(&mut self.oldest, cell);
+        self.cells[cell as usize] = Cell { len: frame.len() as u16, neighbor: index, meta, since: now };
+        let start = cell as usize * self.limits.cell_len;
+        self.bytes[start..start + frame.len()].copy_from_slice(frame);
+        self.append(index, cell);
+        self.held += 1;
+        Ok(Pushed { ask: self.ask(index, now), displaced })
+    }
+
+    /// Takes out the packet that has waited longest for the neighbour, or `None` when there is no
+    /// more: to be called until then, once the neighbour is known or has failed.
+    pub fn take(&mut self, port: PortId, neighbor: IpAddr) -> Option<Held<'_>> {
+        let index = self.find(port, neighbor).filter(|n| self.neighbors[*n as usize].count != 0)?;
+        let cell = self.remove_first(index);
+        Some(self.view(cell, (port, neighbor)))
+    }
+
+    /// Takes out the oldest packet when it has waited for more than `longest` nanoseconds, or
+    /// `None` when none has: to be called until then.
+    pub fn expire(&mut self, now: u64, longest: u64) -> Option<Held<'_>> {
+        let cell = self.oldest.first;
+        let oldest = self.cells.get(cell as usize).filter(|_| cell != NONE)?;
+        if now.saturating_sub(oldest.since) <= longest {
+            return None;
+        }
+        let key = self.neighbors[oldest.neighbor as usize].key?;
+        // The oldest of all is the oldest of its neighbour.
+        self.remove_first(oldest.neighbor);
+        Some(self.view(cell, key))
+    }
+
+    /// Calls `ask` for each neighbour that packets wait for and that was last asked for a second
+    /// or longer ago. Costs one comparison when there is none.
+    pub fn ask_again(&mut self, now: u64, mut ask: impl FnMut(PortId, IpAddr)) {
+        if now < self.ask_at || self.is_empty() {
+            return;
+        }
+        self.ask_at = u64::MAX;
+        let mut index = self.waiting.first;
+        while index != NONE {
+            if self.ask(index, now)
+                && let Some((port, neighbor)) = self.neighbors[index as usize].key
+            {
+                ask(port, neighbor);
+            }
+            index = self.neighbor_links.next[index as usize];
+        }
+    }
+
+    /// Whether a neighbour is to be asked for now; it then counts as asked for.
+    fn ask(&mut self, index: u16, now: u64) -> bool {
+        let asked = &mut self.neighbors[index as usize].asked;
+        let yes = asked.is_none_or(|at| now.saturating_sub(at) >= ASK_EVERY);
+        let at = if yes { now } else { asked.unwrap_or(now) };
+        *asked = Some(at);
+        self.ask_at = self.ask_at.min(at.saturating_add(ASK_EVERY));
+        yes
+    }
+
+    fn view(&self, cell: u16, (port, neighbor): (PortId, IpAddr)) -> Held<'_> {
+        let Cell { len, meta, since, .. } = self.cells[cell as usize];
+        let start = cell as usize * self.limits.cell_len;
+        Held { frame: &self.bytes[start..start + usize::from(len)], meta, port, neighbor, since }
+    }
+
+    /// Puts a cell at the end of its neighbour's queue.
+    fn append(&mut self, index: u16, cell: u16) {
+        self.queue_next[cell as usize] = NONE;
+        let neighbor = &mut self.neighbors[index as usize];
+        if neighbor.count == 0 {
+            neighbor.first = cell;
+            self.neighbor_links.remove(&mut self.idle, index);
+            self.neighbor_links.push_back(&mut self.waiting, index);
+        } else {
+            self.queue_next[neighbor.last as usize] = cell;
+        }
+        neighbor.last = cell;
+        neighbor.count += 1;
+    }
+
+    /// Takes the first cell out of a queue that has one. Its bytes stay until the next push.
+    fn remove_first(&mut self, index: u16) -> u16 {
+        let neighbor = &mut self.neighbors[index as usize];
+        let cell = neighbor.first;
+        neighbor.first = self.queue_next[cell as usize];
+        neighbor.count -= 1;
+        if neighbor.count == 0 {
+            self.neighbor_links.remove(&mut self.waiting, index);
+            self.neighbor_links.push_back(&mut self.idle, index);
+        }
+        self.cell_links.remove(&mut self.oldest, cell);
+        self.cell_links.push_back(&mut self.free, cell);
+        self.held -= 1;
+        cell
+    }
+
+    fn bucket(&self, key: (PortId, IpAddr)) -> usize {
+        self.hasher.hash_one(key) as usize & (self.buckets.len() - 1)
+    }
+
+    fn find(&self, port: PortId, neighbor: IpAddr) -> Option<u16> {
+        let mut index = self.buckets[self.bucket((port, neighbor))];
+        while index != NONE {
+            let this = &self.neighbors[index as usize];
+            if this.key == Some((port, neighbor)) {
+                return Some(index);
+            }
+            index = this.next;
+        }
+        None
+    }
+
+    /// Gives a place without packets to a neighbour that has none. There is one: each neighbour
+    /// that waits has a cell, and a cell is free.
+    fn claim(&mut self, port: PortId, neighbor: IpAddr) -> u16 {
+        let index = self.idle.first;
+        if let Some(old) = self.neighbors[index as usize].key {
+            self.unlink(self.bucket(old), index);
+        }
+        let bucket = self.bucket((port, neighbor));
+        self.neighbors[index as usize] =
+            Neighbor { key: Some((port, neighbor)), next: self.buckets[bucket], ..Neighbor::EMPTY };
+        self.buckets[bucket] = index;
+        index
+    }
+
+    /// Takes a neighbour out of its bucket.
+    fn unlink(&mut self, bucket: usize, index: u16) {
+        let behind = self.neighbors[index as usize].next;
+        if self.buckets[bucket] == index {
+            self.buckets[bucket] = behind;
+            return;
+        }
+        let mut before = self.buckets[bucket];
+        while self.neighbors[before as usize].next != index {
+            before = self.neighbors[before as usize].next;
+        }
+        self.neighbors[before as usize].next = behind;
+    }
+}
+
+impl Neighbor {
+    const EMPTY: Self = Self { key: None, first: NONE, last: NONE, count: 0, next: NONE, asked: None };
+}
+
+/// A list through [`Links`].
+#[derive(Clone, Copy)]
+struct Chain {
+    first: u16,
+    last: u16,
+}
+
+impl Chain {
+    const EMPTY: Self = Self { first: NONE, last: NONE };
+
+    const fn is_empty(self) -> bool {
+        self.first == NONE
+    }
+}
+
+/// Who stands before and behind each index in the one list that it is in.
+struct Links {
+    previous: Box<[u16]>,
+    next: Box<[u16]>,
+}
+
+impl Links {
+    fn new(len: usize) -> Self {
+        Self { previous: vec![NONE; len].into(), next: vec![NONE; len].into() }
+    }
+
+    fn push_back(&mut self, chain: &mut Chain, index: u16) {
+        self.previous[index as usize] = chain.last;
+        self.next[index as usize] = NONE;
+        match chain.last {
+            NONE => chain.first = index,
+            last => self.next[last as usize] = index,
+        }
+        chain.last = index;
+    }
+
+    fn remove(&mut self, chain: &mut Chain, index: u16) {
+        let (before, behind) = (self.previous[index as usize], self.next[index as usize]);
+        match before {
+            NONE => chain.first = behind,
+            before => self.next[before as usize] = behind,
+        }
+        match behind {
+            NONE => chain.last = before,
+            behind => self.previous[behind as usize] = before,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{HashMap, VecDeque};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn meta(from: PortId) -> Meta {
+        Meta { from, ip_offset: 14, is_ipv6: false }
+    }
+
+    fn ip(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    fn all(hold: &mut Hold, port: PortId, neighbor: IpAddr) -> Vec<u8> {
+        std::iter::from_fn(|| hold.take(port, neighbor).map(|held| held.frame[0])).collect()
+    }
+
+    #[test]
+    fn rule_38_a_hundred_packets_ask_once_a_second_and_the_last_eight_leave_in_order() {
+        let mut hold = Hold::new(Limits::default());
+        let (mut asked, mut displaced) = (0, 0);
+        for n in 0..100u8 {
+            let now = u64::from(n) * 20 * MS;
+            hold.ask_again(now, |_, _| asked += 1);
+            let pushed = hold.push((3, ip(1)), &[n; 60], meta(1), now).unwrap();
+            asked += u32::from(pushed.ask);
+            displaced += u32::from(pushed.displaced == Some(meta(1)));
+            assert!(hold.len() <= 8);
+        }
+        assert_eq!((asked, displaced), (2, 92), "two seconds, and all but eight gone");
+        assert_eq!(all(&mut hold, 3, ip(1)), (92..100).collect::<Vec<u8>>());
+        assert!(hold.is_empty());
+    }
+
+    #[test]
+    fn a_neighbour_is_one_address_on_one_port() {
+        let mut hold = Hold::new(Limits::default());
+        let local: IpAddr = "fe80::1".parse().unwrap();
+        for (n, port) in [(1, 1), (2, 2), (3, 1)] {
+            let pushed = hold.push((port, local), &[n], meta(7), 0).unwrap();
+            assert_eq!(pushed.ask, n != 3);
+        }
+        assert_eq!(all(&mut hold, 1, local), [1, 3]);
+        assert_eq!(hold.len(), 1);
+        let held = hold.take(2, local).unwrap();
+        assert_eq!((held.frame, held.meta, held.port, held.neighbor), (&[2u8][..], meta(7), 2, local));
+        assert_eq!(hold.take(2, local), None);
+    }
+
+    #[test]
+    fn a_full_pool_gives_up_its_oldest_packet_for_the_newest() {
+        let mut hold = Hold::new(Limits { cells: 4, per_neighbor: 3, cell_len: 64 });
+        for n in 0..4u8 {
+            assert_eq!(hold.push((0, ip(n)), &[n], meta(n.into()), n.into()).unwrap().displaced, None);
+        }
+        let pushed = hold.push((0, ip(9)), &[9], meta(9), 9).unwrap();
+        assert_eq!((pushed.displaced, hold.len()), (Some(meta(0)), 4));
+        assert_eq!(all(&mut hold, 0, ip(0)), []);
+        assert_eq!(all(&mut hold, 0, ip(9)), [9]);
+    }
+
+    #[test]
+    fn a_scan_of_a_prefix_neither_grows_the_hold_nor_shuts_others_out() {
+        let mut hold = Hold::new(Limits::default());
+        for n in 0..100_000u32 {
+            hold.push((0, IpAddr::from(n.to_be_bytes())), &[1; 60], meta(0), u64::from(n)).unwrap();
+            assert!(hold.len() <= 512);
+        }
+        assert!(hold.push((1, ip(1)), &[42], meta(1), 100_000).unwrap().ask);
+        assert_eq!(all(&mut hold, 1, ip(1)), [42]);
+    }
+
+    #[test]
+    fn the_next_packet_after_a_failure_asks_again_but_not_within_the_second() {
+        let mut hold = Hold::new(Limits::default());
+        assert!(hold.push((0, ip(1)), &[1], meta(0), 0).unwrap().ask);
+        assert_eq!(all(&mut hold, 0, ip(1)), [1], "failed: answered and gone");
+        assert!(!hold.push((0, ip(1)), &[2], meta(0), 999 * MS).unwrap().ask);
+        let mut asked = Vec::new();
+        hold.ask_again(999 * MS, |port, neighbor| asked.push((port, neighbor)));
+        assert!(asked.is_empty());
+        hold.ask_again(1000 * MS, |port, neighbor| asked.push((port, neighbor)));
+        hold.ask_again(1001 * MS, |port, neighbor| asked.push((port, neighbor)));
+        assert_eq!(asked, [(0, ip(1))]);
+    }
+
+    #[test]
+    fn packets_expire_oldest_first_and_only_when_they_are_too_old() {
+        let mut hold = Hold::new(Limits::default());
+        for n in 0..4u8 {
+            hold.push((0, ip(n % 2)), &[n], meta(0), u64::from(n) * MS).unwrap();
+        }
+        assert!(hold.expire(4 * MS, 4 * MS).is_none());
+        let mut gone = Vec::new();
+        while let Some(held) = hold.expire(6 * MS, 4 * MS) {
+            gone.push((held.frame[0], held.neighbor, held.since));
+        }
+        assert_eq!(gone, [(0, ip(0), 0), (1, ip(1), MS)]);
+        assert_eq!(all(&mut hold, 0, ip(0)), [2]);
+        assert_eq!(all(&mut hold, 0, ip(1)), [3]);
+    }
+
+    #[test]
+    fn a_frame_longer_than_a_cell_is_refused() {
+        let mut hold = Hold::new(Limits::default());
+        assert_eq!(hold.push((0, ip(1)), &[0; 2049], meta(0), 0), Err(NoRoom));
+        assert!(hold.push((0, ip(1)), &[0; 2048], meta(0), 0).is_ok());
+        let mut none = Hold::new(Limits { cells: 0, ..Limits::default() });
+        assert_eq!(none.push((0, ip(1)), &[0], meta(0), 0), Err(NoRoom));
+        assert!(none.take(0, ip(1)).is_none() && none.expire(9, 0).is_none());
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Push(u8),
+        Take(u8),
+        TakeAll(u8),
+        Expire,
+        AskAgain,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (0..12u8).prop_map(Step::Push),
+            1 => (0..12u8).prop_map(Step::Take),
+            1 => (0..12u8).prop_map(Step::TakeAll),
+            1 => Just(Step::Expire),
+            1 => Just(Step::AskAgain),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_what_a_plain_list_does(steps in prop::collection::vec((step(), 0..400u64), 1..300)) {
+            let mut hold = Hold::new(Limits { cells: 9, per_neighbor: 3, cell_len: 4 });
+            let mut model: VecDeque<(u8, u8, u64)> = VecDeque::new();
+            let mut asked: HashMap<IpAddr, u64> = HashMap::new();
+            let (mut now, mut serial) = (0, 0u8);
+            for (step, pause) in steps {
+                now += pause * MS;
+                match step {
+                    Step::Push(n) => {
+                        serial = serial.wrapping_add(1);
+                        let pushed = hold.push((0, ip(n)), &[serial], meta(serial.into()), now).unwrap();
+                        let own = model.iter().filter(|m| m.0 == n).count();
+                        let goes = if own == 3 { model.iter().position(|m| m.0 == n) } else { (model.len() == 9).then_some(0) };
+                        let gone = goes.and_then(|at| model.remove(at));
+                        prop_assert_eq!(pushed.displaced, gone.map(|m| meta(m.1.into())));
+                        model.push_back((n, serial, now));
+                        if pushed.ask { prop_assert!(asked.insert(ip(n), now).is_none_or(|at| now - at >= ASK_EVERY) || asked.len() > 9); }
+                    }
+                    Step::Take(n) => {
+                        let at = model.iter().position(|m| m.0 == n);
+                        let gone = at.and_then(|at| model.remove(at)).map(|m| m.1);
+                        prop_assert_eq!(hold.take(0, ip(n)).map(|h| h.frame[0]), gone);
+                    }
+                    Step::TakeAll(n) => {
+                        let gone: Vec<u8> = model.iter().filter(|m| m.0 == n).map(|m| m.1).collect();
+                        model.retain(|m| m.0 != n);
+                        prop_assert_eq!(all(&mut hold, 0, ip(n)), gone);
+                    }
+                    Step::Expire => {
+                        while let Some(held) = hold.expire(now, 900 * MS) {
+                            let (n, serial, since) = model.pop_front().unwrap();
+                            prop_assert_eq!((held.neighbor, held.frame[0], held.since), (ip(n), serial, since));
+                        }
+                        prop_assert!(model.front().is_none_or(|m| now - m.2 <= 900 * MS));
+                    }
+                    Step::AskAgain => {
+                        let mut again = Vec::new();
+                        hold.ask_again(now, |_, neighbor| again.push(neighbor));
+                        for neighbor in again { prop_assert!(now - asked.insert(neighbor, now).unwrap() >= ASK_EVERY); }
+                        for waiting in &model { prop_assert!(now - asked[&ip(waiting.0)] < ASK_EVERY); }
+                    }
+                }
+                prop_assert_eq!(hold.len(), model.len());
+            }
+        }
+    }
+}
