@@ -130,7 +130,8 @@ impl RingView {
         (self.bufs.as_ptr().wrapping_add(at), offset)
     }
 
-    fn read_head_tail(&self) -> (u32, u32) {
+    /// The head and tail that stand in the ring now.
+    pub(crate) fn read_head_tail(&self) -> (u32, u32) {
         let r = self.ring.as_ptr();
         // SAFETY: the ring header is alive; the other side may write it at any time, hence volatile.
         unsafe { ((&raw const (*r).head).read_volatile(), (&raw const (*r).tail).read_volatile()) }

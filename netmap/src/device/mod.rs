@@ -12,11 +12,15 @@
 
 use std::{io, net::IpAddr, time::Duration};
 
-use crate::queue::{Losses, RxQueue, TxQueue};
 #[cfg(doc)]
 use crate::queue::{RxDevice, TxDevice};
+use crate::{
+    arena::Arena,
+    queue::{Losses, RxQueue, TxQueue},
+};
 
 pub mod generate;
+pub mod kernel;
 pub mod pipe;
 pub mod spec;
 
@@ -137,22 +141,79 @@ impl OpenError {
 /// # Errors
 /// The first device that could not be opened; the ports opened before it are closed again.
 pub fn open_all(requests: &[(DeviceSpec, OpenOptions)]) -> Result<Vec<Port>, OpenError> {
-    let requests = requests.iter().map(|(spec, options)| {
+    let mut ports: Vec<Option<Port>> = requests.iter().map(|_| None).collect();
+    let (mut netmap, mut generators) = (Group::default(), Group::default());
+    for (place, (spec, options)) in requests.iter().enumerate() {
         let options = OpenOptions {
             rings: spec.rings.or(options.rings),
             slots: spec.slots.or(options.slots),
             ..options.clone()
         };
-        (spec, options)
-    });
-    requests.map(|(spec, options)| open(spec, &options)).collect()
+        match resolve(&spec.device) {
+            Device::Netmap(spec) => netmap.add(place, spec, options),
+            Device::Pipe(name) => ports[place] = Some(pipe::open(&name, &options)?),
+            Device::Gen(spec) => generators.add(place, spec, options),
+            Device::Xdp(_) | Device::Pcap { .. } | Device::Interface(_) => {
+                return Err(OpenError::new(spec.to_string(), "this kind of device is not supported yet"));
+            }
+        }
+    }
+    netmap.open(&mut ports, kernel::open_all)?;
+    generators.open(&mut ports, open_generators)?;
+    Ok(ports.into_iter().flatten().collect())
 }
 
-fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Port, OpenError> {
-    match &spec.device {
-        Device::Pipe(name) => pipe::open(name, options),
-        Device::Netmap(_) | Device::Xdp(_) | Device::Pcap { .. } | Device::Gen(_) | Device::Interface(_) => {
-            Err(OpenError::new(spec.to_string(), "this kind of device is not supported yet"))
+/// Opens generators in one arena.
+fn open_generators(requests: &[(String, OpenOptions)]) -> Result<Vec<Port>, OpenError> {
+    let needs = requests.iter().map(|(_, options)| generate::needs(options));
+    let (rings, slots) = needs.fold((0, 0), |sum, n| (sum.0 + n.0, sum.1 + n.1));
+    let mut arena = Arena::new(rings, slots, 0).map_err(|e| OpenError::new("gen:", e))?;
+    requests.iter().map(|(spec, options)| generate::open(&mut arena, spec, options)).collect()
+}
+
+/// What a plain interface name means here.
+fn resolve(device: &Device) -> Device {
+    match device {
+        Device::Interface(name) if kernel::is_there() => Device::Netmap(spec::NetmapSpec {
+            name: name.clone(),
+            kind: spec::PortKind::Nic,
+            rings: spec::RingSet::All,
+            mem_id: None,
+        }),
+        Device::Interface(name) if cfg!(target_os = "linux") => Device::Xdp(name.clone()),
+        other => other.clone(),
+    }
+}
+
+/// Devices of one kind, to be opened together, with their ports' places in the configuration.
+struct Group<S> {
+    places: Vec<usize>,
+    requests: Vec<(S, OpenOptions)>,
+}
+
+impl<S> Default for Group<S> {
+    fn default() -> Self {
+        Self { places: Vec::new(), requests: Vec::new() }
+    }
+}
+
+impl<S> Group<S> {
+    fn add(&mut self, place: usize, spec: S, options: OpenOptions) {
+        self.places.push(place);
+        self.requests.push((spec, options));
+    }
+
+    fn open(
+        self,
+        ports: &mut [Option<Port>],
+        open: impl FnOnce(&[(S, OpenOptions)]) -> Result<Vec<Port>, OpenError>,
+    ) -> Result<(), OpenError> {
+        if self.requests.is_empty() {
+            return Ok(());
         }
+        for (place, port) in self.places.into_iter().zip(open(&self.requests)?) {
+            ports[place] = Some(port);
+        }
+        Ok(())
     }
 }
