@@ -2,7 +2,7 @@
 
 use std::{io, os::fd::RawFd};
 
-use crate::ring::{RingReset, RxRing, TxRing};
+use crate::ring::{RingReset, RingView, RxRing, TxRing};
 
 /// How a worker with nothing to do can wait for a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +32,12 @@ pub trait RxDevice: Send {
     fn finished(&self) -> bool {
         false
     }
+
+    /// Buffers that no slot names, because they are lent to the kernel or wait in the device's
+    /// stock: for counting that none is lost. Slots in such a device's hands name buffer 0.
+    fn lent(&self) -> Vec<u32> {
+        Vec::new()
+    }
 }
 
 /// The transmit half of a device.
@@ -50,6 +56,12 @@ pub trait TxDevice: Send {
     /// Whether packets handed over earlier still wait for a further sync.
     fn pending(&self) -> bool {
         false
+    }
+
+    /// Buffers that no slot names, because they are lent to the kernel or wait in the device's
+    /// stock: for counting that none is lost. Slots in such a device's hands name buffer 0.
+    fn lent(&self) -> Vec<u32> {
+        Vec::new()
     }
 }
 
@@ -111,6 +123,11 @@ impl RxQueue {
     pub fn finished(&self) -> bool {
         self.device.finished()
     }
+
+    /// All buffers of the queue, in slots and with the device: for counting that none is lost.
+    pub fn buffers(&self) -> Vec<u32> {
+        census(self.ring.view(), self.device.lent())
+    }
 }
 
 /// A transmit ring and its device.
@@ -146,6 +163,15 @@ impl TxQueue {
     pub fn pending(&self) -> bool {
         self.device.pending()
     }
+
+    /// All buffers of the queue, in slots and with the device: for counting that none is lost.
+    pub fn buffers(&self) -> Vec<u32> {
+        census(self.ring.view(), self.device.lent())
+    }
+}
+
+fn census(view: &RingView, lent: Vec<u32>) -> Vec<u32> {
+    view.buffer_indices().into_iter().filter(|b| *b != 0).chain(lent).collect()
 }
 
 /// What a device counts outside the rings, since it was opened. Packets, except where said.

@@ -85,6 +85,11 @@ impl RingView {
         self.buf_size
     }
 
+    /// Slots name buffers below this.
+    pub fn num_bufs(&self) -> u32 {
+        self.num_bufs
+    }
+
     /// The arena that the ring's buffers belong to.
     pub fn arena(&self) -> ArenaId {
         self.arena
@@ -471,6 +476,22 @@ impl Kring {
         self.cur = self.view.next(index);
         // SAFETY: slots between cur and head are the device's.
         Some(unsafe { &mut *self.view.slot(index) })
+    }
+
+    /// Takes the buffers out of all slots that are the device's, for devices whose buffers leave
+    /// their slots; such a slot names buffer 0, which is none, until it is filled again.
+    pub fn take_buffers(&mut self) -> Vec<u32> {
+        let mut buffers = Vec::new();
+        let mut index = self.tail;
+        loop {
+            // SAFETY: slots from tail up to cur are the device's; all of them when both are equal.
+            let slot = unsafe { &mut *self.view.slot(index) };
+            buffers.push(std::mem::take(&mut slot.buf_idx));
+            index = self.view.next(index);
+            if index == self.cur {
+                return buffers;
+            }
+        }
     }
 
     /// Slots that can be given to the user: those taken and not given yet, less the one that

@@ -3,7 +3,7 @@
 //! | device | what it is |
 //! |---|---|
 //! | `netmap:ix0`, `vale0:a`, `netmap:p{1` | the kernel's netmap |
-//! | `xdp:eth0` | Linux AF_XDP |
+//! | `xdp:eth0` | Linux AF_XDP ([`xdp`]) |
 //! | `pcap:in.pcap[,out.pcap]` | capture files |
 //! | `pipe:name` | two ends in one process ([`pipe`]) |
 //! | `gen:...` | a traffic generator and a counting sink ([`generate`]) |
@@ -23,6 +23,7 @@ pub mod generate;
 pub mod kernel;
 pub mod pipe;
 pub mod spec;
+pub mod xdp;
 
 pub use spec::{Device, DeviceSpec};
 

@@ -1,0 +1,369 @@
+//! Opening and closing AF_XDP ports.
+
+use std::{
+    collections::HashSet,
+    fmt::Display,
+    io,
+    net::IpAddr,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, atomic::Ordering},
+};
+
+use super::{
+    Request,
+    bpf::AttachMode,
+    netif::{Netif, Offloads, Queues},
+    program::Program,
+    queue::{Refused, XdpRx, XdpTx},
+    socket::{self, Socket, Umem},
+};
+use crate::{
+    arena::{Arena, BUF_SIZE},
+    device::{Host, OpenError, Port, PortControl, PortInfo},
+    queue::{Losses, RxQueue, TxQueue},
+    ring::{Direction, Kring, RxRing, TxRing},
+};
+
+/// Slots per ring when nobody says otherwise.
+const DEFAULT_SLOTS: u32 = 2048;
+/// Most slots per ring: 32 MiB of buffers.
+const MAX_SLOTS: u32 = 1 << 14;
+/// The kernel leaves so many bytes of each buffer free before the packet.
+const HEADROOM: u32 = 256;
+/// Longest frame that can be received, in bytes.
+const MAX_FRAME: u32 = BUF_SIZE - HEADROOM;
+/// An Ethernet header and one VLAN tag.
+const LINK_HEADER: u32 = 14 + 4;
+
+/// An interface with the program attached, before its sockets.
+struct Prepared {
+    device: String,
+    interface: String,
+    netif: Netif,
+    mac: [u8; 6],
+    queues: Queues,
+    slots: u32,
+    mode: AttachMode,
+    zero_copy: bool,
+    program: Program,
+    attachment: Attachment,
+}
+
+/// What closing a port undoes: the program's attachment, then the offloads.
+struct Attachment {
+    link: Option<OwnedFd>,
+    netif: Netif,
+    offloads: Offloads,
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.link = None;
+        if let Err(e) = self.netif.restore(&self.offloads) {
+            log::debug!("offloads not restored: {e}");
+        }
+    }
+}
+
+pub fn open_all(requests: &[Request]) -> Result<Vec<Port>, OpenError> {
+    let mut names = HashSet::new();
+    let mut prepared = Vec::new();
+    for request in requests {
+        if !names.insert(&request.interface) {
+            return Err(OpenError::new(device(request), "named twice; one port per interface"));
+        }
+        prepared.push(prepare(request)?);
+    }
+    let local = host_addresses();
+    let mut ports: Vec<Option<Port>> = prepared.iter().map(|_| None).collect();
+    let (zero_copy, copy): (Vec<_>, Vec<_>) =
+        prepared.into_iter().enumerate().partition(|(_, p)| p.zero_copy);
+    for group in [zero_copy, copy] {
+        for (at, port) in open_group(group, &local)? {
+            ports[at] = Some(port);
+        }
+    }
+    Ok(ports.into_iter().flatten().collect())
+}
+
+fn device(request: &Request) -> String {
+    format!("xdp:{}", request.interface)
+}
+
+/// Looks at the interface, loads the program and attaches it.
+fn prepare(request: &Request) -> Result<Prepared, OpenError> {
+    let device = device(request);
+    let fail = |reason: &dyn Display| OpenError::new(&device, reason);
+    let trouble = |what: &str, e: io::Error| fail(&explain(&request.interface, what, &e));
+    let netif = Netif::find(&request.interface).map_err(|e| trouble("looking for it", e))?;
+    let mac = netif.mac().map_err(|e| trouble("asking for its MAC address", e))?;
+    let mac = mac.ok_or_else(|| fail(&"not an Ethernet interface; AF_XDP ports must be"))?;
+    if !netif.is_up().map_err(|e| trouble("asking whether it is up", e))? {
+        return Err(fail(&format_args!("the interface is down; `ip link set {} up`", request.interface)));
+    }
+    let mtu = netif.mtu().map_err(|e| trouble("asking for its MTU", e))?;
+    if mtu > MAX_FRAME - LINK_HEADER {
+        return Err(fail(&format_args!(
+            "MTU {mtu} does not fit a buffer; `ip link set {} mtu {}` or less",
+            request.interface,
+            MAX_FRAME - LINK_HEADER
+        )));
+    }
+    let queues = netif.queues();
+    if let Some(n) = request.options.rings.filter(|n| *n != queues.rx) {
+        return Err(fail(&format_args!(
+            "{n} rings asked for, but packets arrive on {} queues; leave `rings` out, or `ethtool -L {} combined {n}`",
+            queues.rx, request.interface
+        )));
+    }
+    let slots = request.options.slots.unwrap_or(DEFAULT_SLOTS).clamp(64, MAX_SLOTS).next_power_of_two();
+    let program =
+        Program::load(mac, &request.vlans, queues.rx).map_err(|e| trouble("loading the XDP program", e))?;
+    let (link, mode) =
+        attach(&program, netif.index()).map_err(|e| trouble("attaching the XDP program", e))?;
+    let mut attachment = Attachment {
+        link: Some(link),
+        netif: Netif::find(&request.interface).map_err(|e| trouble("looking for it", e))?,
+        offloads: Offloads::default(),
+    };
+    match netif.offloads_off(mode == AttachMode::Generic) {
+        Ok(offloads) => attachment.offloads = offloads,
+        Err(e) if mode == AttachMode::Generic => {
+            return Err(fail(&format_args!(
+                "GRO and LRO cannot be switched off ({e}); `ethtool -K {} gro off lro off`",
+                request.interface
+            )));
+        }
+        Err(e) => log::warn!("{device}: VLAN tags may be hidden, rx-vlan-hw-parse stays on: {e}"),
+    }
+    let zero_copy = mode == AttachMode::Native && socket::can_zero_copy(netif.index(), 0);
+    let interface = request.interface.clone();
+    Ok(Prepared { device, interface, netif, mac, queues, slots, mode, zero_copy, program, attachment })
+}
+
+/// In the driver if it can, else behind it.
+fn attach(program: &Program, ifindex: u32) -> io::Result<(OwnedFd, AttachMode)> {
+    match program.attach(ifindex, AttachMode::Native) {
+        Ok(link) => Ok((link, AttachMode::Native)),
+        Err(e)
+            if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EBUSY | libc::EEXIST | libc::ENODEV)) =>
+        {
+            Err(e)
+        }
+        Err(native) => match program.attach(ifindex, AttachMode::Generic) {
+            Ok(link) => {
+                log::info!("no XDP in the driver of interface {ifindex} ({native}); generic mode, slower");
+                Ok((link, AttachMode::Generic))
+            }
+            Err(generic) => Err(generic),
+        },
+    }
+}
+
+/// An error of the system, in words that say what to do.
+fn explain(interface: &str, doing: &str, error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENODEV | libc::ENXIO) => {
+            format!("no such interface; `ip link` lists them ({doing}: {error})")
+        }
+        Some(libc::EPERM | libc::EACCES) => format!(
+            "not permitted ({doing}); run as root or give CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK"
+        ),
+        Some(libc::EBUSY | libc::EEXIST) if doing.contains("program") => format!(
+            "another XDP program is attached; end its owner, or `ip link set {interface} xdp off` ({error})"
+        ),
+        Some(libc::EBUSY) => {
+            format!("a queue is in use by another AF_XDP socket; end its owner ({doing}: {error})")
+        }
+        Some(libc::EAFNOSUPPORT) => "this kernel has no AF_XDP (CONFIG_XDP_SOCKETS)".into(),
+        Some(libc::ENOBUFS | libc::ENOMEM) => {
+            format!("not enough memory ({doing}); fewer `slots`, or a higher `ulimit -l`")
+        }
+        Some(libc::ENETDOWN) => {
+            format!("the interface is down; `ip link set {interface} up` ({doing}: {error})")
+        }
+        _ => format!("{doing}: {error}"),
+    }
+}
+
+/// The addresses of all interfaces, broadcast addresses included: what is the host's until
+/// somebody who knows better says so.
+fn host_addresses() -> HashSet<IpAddr> {
+    let Ok(all) = nix::ifaddrs::getifaddrs() else { return HashSet::new() };
+    let ip = |a: &nix::sys::socket::SockaddrStorage| -> Option<IpAddr> {
+        let v4 = a.as_sockaddr_in().map(|a| a.ip().into());
+        v4.or_else(|| a.as_sockaddr_in6().map(|a| a.ip().into()))
+    };
+    all.flat_map(|a| [a.address.as_ref().and_then(ip), a.broadcast.as_ref().and_then(ip)]).flatten().collect()
+}
+
+/// Opens ports that are driven alike in one arena; if a driver refuses to share, in one each.
+fn open_group(
+    group: Vec<(usize, Prepared)>,
+    local: &HashSet<IpAddr>,
+) -> Result<Vec<(usize, Port)>, OpenError> {
+    let shared = {
+        let ports: Vec<&Prepared> = group.iter().map(|(_, p)| p).collect();
+        sockets_in_one_arena(&ports)
+    };
+    match shared {
+        Ok((mut arena, sockets)) => group
+            .into_iter()
+            .zip(sockets)
+            .map(|((at, p), sockets)| Ok((at, finish(p, sockets, &mut arena, local)?)))
+            .collect(),
+        Err((_, e))
+            if group.len() > 1 && matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL)) =>
+        {
+            log::info!("the ports cannot share their memory ({e}); packets between them are copied");
+            let mut ports = Vec::new();
+            for port in group {
+                ports.extend(open_group(vec![port], local)?);
+            }
+            Ok(ports)
+        }
+        Err((at, e)) => {
+            let p = &group[at].1;
+            Err(OpenError::new(&p.device, explain(&p.interface, "binding an AF_XDP socket", &e)))
+        }
+    }
+}
+
+/// Binds a socket to each queue of all ports; gives which port failed.
+type Sockets = (Arena, Vec<Vec<Socket>>);
+
+fn sockets_in_one_arena(ports: &[&Prepared]) -> Result<Sockets, (usize, io::Error)> {
+    let rings: u32 = ports.iter().map(|p| 2 * p.queues.rx).sum();
+    let slots: u32 = ports.iter().map(|p| 2 * p.queues.rx * p.slots).sum();
+    let arena = Arena::new(rings as usize, slots, 0).map_err(|e| (0, e))?;
+    let mut all: Vec<Vec<Socket>> = Vec::new();
+    for (at, p) in ports.iter().enumerate() {
+        let mut of_port = Vec::new();
+        for queue in 0..p.queues.rx {
+            let first = all.first().and_then(|s| s.first()).or(of_port.first());
+            let umem = match first {
+                None => Umem::Register(&arena),
+                Some(first) => Umem::Share(first.fd.as_fd()),
+            };
+            let socket = Socket::open(umem, p.netif.index(), queue, p.slots, p.zero_copy);
+            of_port.push(socket.map_err(|e| (at, e))?);
+        }
+        all.push(of_port);
+    }
+    Ok((arena, all))
+}
+
+/// Puts rings before the sockets, and gives them their packets.
+fn finish(
+    p: Prepared,
+    sockets: Vec<Socket>,
+    arena: &mut Arena,
+    local: &HashSet<IpAddr>,
+) -> Result<Port, OpenError> {
+    let fail = |e: io::Error| OpenError::new(&p.device, explain(&p.interface, "giving it its sockets", &e));
+    let mut control = XdpControl {
+        program: p.program,
+        netif: p.netif,
+        mac: p.mac,
+        local: HashSet::new(),
+        sockets: Vec::new(),
+        refused: Arc::default(),
+        _attachment: p.attachment,
+    };
+    control.change_local(local).map_err(fail)?;
+    let (mut rx, mut tx) = (Vec::new(), Vec::new());
+    for (queue, s) in sockets.into_iter().enumerate() {
+        let refused = control.refused.clone();
+        let view = arena.ring(Direction::Rx, p.slots, queue as u16);
+        let device = XdpRx::new(Kring::new(view.clone()), s.rx, s.fill, s.fd.clone(), refused.clone());
+        rx.push(RxQueue::new(RxRing::new(view), Box::new(device.map_err(fail)?)));
+        if (queue as u32) < p.queues.tx {
+            let view = arena.ring(Direction::Tx, p.slots, queue as u16);
+            let device = XdpTx::new(Kring::new(view.clone()), s.tx, s.completion, s.fd.clone(), refused);
+            tx.push(TxQueue::new(TxRing::new(view), Box::new(device)));
+        }
+        control.program.set_socket(queue as u32, s.fd.as_fd()).map_err(fail)?;
+        control.sockets.push(s.fd);
+    }
+    let driver = if p.mode == AttachMode::Native { "native" } else { "generic" };
+    let copies = if p.zero_copy { "zero-copy" } else { "copy" };
+    let info = PortInfo {
+        device: p.device,
+        interface: Some(p.interface),
+        mac: Some(p.mac),
+        max_frame: MAX_FRAME,
+        mode: format!("xdp, {driver}, {copies} mode"),
+    };
+    Ok(Port { info, rx, tx, host: Host::Kernel, control: Box::new(control) })
+}
+
+struct XdpControl {
+    program: Program,
+    netif: Netif,
+    mac: [u8; 6],
+    local: HashSet<IpAddr>,
+    sockets: Vec<Arc<OwnedFd>>,
+    refused: Arc<Refused>,
+    _attachment: Attachment,
+}
+
+impl XdpControl {
+    /// Brings the program's addresses from what they are to `wanted`. Goes on after an error, and
+    /// gives the first.
+    fn change_local(&mut self, wanted: &HashSet<IpAddr>) -> io::Result<()> {
+        let mut result = Ok(());
+        let add: Vec<IpAddr> = wanted.difference(&self.local).copied().collect();
+        let remove: Vec<IpAddr> = self.local.difference(wanted).copied().collect();
+        for address in remove {
+            match self.program.remove_local(address) {
+                Ok(()) => drop(self.local.remove(&address)),
+                Err(e) => result = result.and(Err(e)),
+            }
+        }
+        for address in add {
+            match self.program.add_local(address) {
+                Ok(()) => drop(self.local.insert(address)),
+                Err(e) => result = result.and(Err(e)),
+            }
+        }
+        result
+    }
+
+    /// Follows a change of the device's MAC address.
+    fn follow_mac(&mut self) {
+        if let Ok(Some(mac)) = self.netif.mac()
+            && mac != self.mac
+            && self.program.set_mac(mac).is_ok()
+        {
+            self.mac = mac;
+        }
+    }
+}
+
+impl PortControl for XdpControl {
+    fn set_local(&mut self, addresses: &[IpAddr]) -> io::Result<()> {
+        self.follow_mac();
+        self.change_local(&addresses.iter().copied().collect())
+    }
+
+    fn losses(&mut self) -> Losses {
+        self.follow_mac();
+        let (passed_up, passed_up_bytes) = self.program.passed().unwrap_or_default();
+        let mut losses = Losses {
+            passed_up,
+            passed_up_bytes,
+            rx_errors: self.refused.rx.load(Ordering::Relaxed),
+            tx_errors: self.refused.tx.load(Ordering::Relaxed),
+            ..Losses::default()
+        };
+        for socket in &self.sockets {
+            if let Ok(s) = socket::statistics(socket.as_fd()) {
+                // A packet that found no buffer in the FILL ring is counted in rx_dropped, too.
+                losses.rx_dropped += s.rx_dropped + s.rx_ring_full;
+                losses.rx_errors += s.rx_invalid_descs;
+                losses.tx_errors += s.tx_invalid_descs;
+            }
+        }
+        losses
+    }
+}

@@ -1,0 +1,329 @@
+//! The XDP program: which frames are the host's and go straight up, and which go to a worker.
+//!
+//! Straight up (`XDP_PASS`, counted) goes what must reach the host's own stack on the interface
+//! where it arrived:
+//! - frames with a multicast or broadcast destination, and frames for other stations. The kernel
+//!   drops the latter itself unless something of the host's wants them: a bridge, a macvlan with
+//!   a VRRP address, a capture. A worker could only drop them, and would have to read them first;
+//! - everything that is neither IPv4 nor IPv6 (ARP, LLDP, PPPoE ...);
+//! - frames of VLANs that the port was not opened for;
+//! - link-local destinations, neighbour discovery, and UDP to port 68 (DHCP answers to an address
+//!   that the host does not have yet);
+//! - the host's addresses, fragments or not, which [`Maps::local4`] and [`Maps::local6`] hold.
+//!
+//! The rest goes to the socket of the receive queue, or up where no socket is. IP packets too
+//! short for their header go to the worker, which counts them as malformed. Up to two VLAN tags
+//! are read; a tag with VID 0 only carries a priority and counts as none (IEEE 802.1Q, 9.6).
+
+use std::{
+    io,
+    net::IpAddr,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use super::{
+    asm::{
+        Asm,
+        Cond::{Above, AtMost, BitSet, Equal, NotEqual},
+        Map as MapRef,
+        Op::{Add, And, ShiftLeft, ShiftRight},
+        Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10},
+        Size::{U8, U16, U32, U64},
+    },
+    bpf::{self, AttachMode, Map, MapType},
+};
+
+const XDP_PASS: i32 = 2;
+const MAP_LOOKUP: i32 = 1;
+const REDIRECT_MAP: i32 = 51;
+const XDP_GET_BUFF_LEN: i32 = 188;
+
+/// Most addresses of the host's, per family.
+const MAX_LOCAL: u32 = 1 << 16;
+
+/// What the program knows of the port: in memory, the device's MAC address, two bytes of nothing,
+/// and a bit for each VLAN that goes to the worker.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Settings([u8; 8 + 4096 / 8]);
+
+impl Settings {
+    const VLANS: i32 = 8;
+
+    fn new(mac: [u8; 6], vlans: &[u16]) -> Self {
+        let mut bytes = [0; 8 + 4096 / 8];
+        bytes[..6].copy_from_slice(&mac);
+        for vid in vlans {
+            // Bit numbers are those of 64-bit words in the machine's order, as the program reads.
+            let (word, bit) = (usize::from(vid & 0xfff) / 64, vid % 64);
+            let at = 8 + word * 8;
+            let field: &mut [u8; 8] = bytes[at..].first_chunk_mut().expect("512 bytes of bits");
+            *field = (u64::from_ne_bytes(*field) | 1 << bit).to_ne_bytes();
+        }
+        Self(bytes)
+    }
+}
+
+/// Where the program finds its maps.
+#[derive(Clone, Copy)]
+struct Places {
+    settings: MapRef,
+    local4: MapRef,
+    local6: MapRef,
+    passed: MapRef,
+    sockets: MapRef,
+}
+
+/// A 16-bit constant as it stands in memory in network order.
+fn net16(value: u16) -> i32 {
+    i32::from(value.to_be())
+}
+
+/// The program's instructions.
+///
+/// R6: context. R7: first byte, then start of the IP header. R8: end. R9: settings. R3: EtherType
+/// as it stands in memory.
+fn assemble(at: &Places) -> Vec<u64> {
+    let mut a = Asm::default();
+    a.mov(R6, R1);
+    a.load(U32, R7, R6, 0);
+    a.load(U32, R8, R6, 4);
+    a.lea(R2, R7, 14);
+    a.jump_if(R2, Above, R8, "pass");
+    a.load_map(R9, at.settings);
+    our_mac(&mut a);
+    a.load(U16, R3, R7, 12);
+    a.alu(Add, R7, 14);
+    tags(&mut a);
+    a.jump_if(R3, Equal, net16(0x0800), "ipv4");
+    a.jump_if(R3, Equal, net16(0x86dd), "ipv6");
+    a.jump("pass");
+    a.label("ipv4");
+    ipv4(&mut a, at.local4);
+    a.label("ipv6");
+    ipv6(&mut a, at.local6);
+    a.label("worker");
+    a.load(U32, R2, R6, 16);
+    a.load_map(R1, at.sockets);
+    a.mov(R3, XDP_PASS);
+    a.call(REDIRECT_MAP);
+    a.jump_if(R0, Equal, XDP_PASS, "pass");
+    a.exit();
+    a.label("pass");
+    pass(&mut a, at.passed);
+    a.finish()
+}
+
+/// Passes up what is not for this station. The first bit on the wire marks a group address.
+fn our_mac(a: &mut Asm) {
+    a.load(U32, R2, R7, 0);
+    a.load(U32, R3, R9, 0);
+    a.jump_if(R2, NotEqual, R3, "pass");
+    a.load(U16, R2, R7, 4);
+    a.load(U16, R3, R9, 4);
+    a.jump_if(R2, NotEqual, R3, "pass");
+}
+
+/// Steps over VLAN tags: one of a VLAN of the worker's, and one with VID 0 before it.
+fn tags(a: &mut Asm) {
+    for (this, next) in [("tag", "second tag"), ("second tag", "untagged")] {
+        a.label(this);
+        let tagged = if this == "tag" { "first is a tag" } else { "second is a tag" };
+        a.jump_if(R3, Equal, net16(0x8100), tagged);
+        a.jump_if(R3, NotEqual, net16(0x88a8), "untagged");
+        a.label(tagged);
+        a.lea(R2, R7, 4);
+        a.jump_if(R2, Above, R8, "pass");
+        a.load(U16, R4, R7, 0);
+        a.net_to_host16(R4);
+        a.alu(And, R4, 0xfff);
+        a.load(U16, R3, R7, 2);
+        a.mov(R7, R2);
+        a.jump_if(R4, Equal, 0, next);
+        a.mov(R5, R4);
+        a.alu(ShiftRight, R5, 6);
+        a.alu(ShiftLeft, R5, 3);
+        a.mov(R1, R9);
+        a.alu(Add, R1, R5);
+        a.load(U64, R1, R1, Settings::VLANS as i16);
+        a.alu(And, R4, 63);
+        a.alu(ShiftRight, R1, R4);
+        a.alu(And, R1, 1);
+        a.jump_if(R1, Equal, 0, "pass");
+        a.jump("untagged");
+    }
+    a.label("untagged");
+}
+
+fn ipv4(a: &mut Asm, local: MapRef) {
+    a.lea(R2, R7, 20);
+    a.jump_if(R2, Above, R8, "worker");
+    a.load(U16, R2, R7, 16);
+    a.jump_if(R2, Equal, net16(0xa9fe), "pass");
+    a.load(U8, R2, R7, 9);
+    a.jump_if(R2, NotEqual, i32::from(libc::IPPROTO_UDP as u8), "look up 4");
+    // A later fragment has no ports: skip the test when the offset is not 0.
+    a.load(U16, R2, R7, 6);
+    a.jump_if(R2, BitSet, net16(0x1fff), "look up 4");
+    a.load(U8, R2, R7, 0);
+    a.alu(And, R2, 15);
+    a.alu(ShiftLeft, R2, 2);
+    a.jump_if(R2, AtMost, 19, "worker");
+    a.mov(R3, R7);
+    a.alu(Add, R3, R2);
+    a.lea(R4, R3, 4);
+    a.jump_if(R4, Above, R8, "look up 4");
+    a.load(U16, R2, R3, 2);
+    a.jump_if(R2, Equal, net16(68), "pass");
+    a.label("look up 4");
+    a.load_map(R1, local);
+    a.lea(R2, R7, 16);
+    a.call(MAP_LOOKUP);
+    a.jump_if(R0, NotEqual, 0, "pass");
+    a.jump("worker");
+}
+
+fn ipv6(a: &mut Asm, local: MapRef) {
+    a.lea(R2, R7, 40);
+    a.jump_if(R2, Above, R8, "worker");
+    a.load(U16, R2, R7, 24);
+    a.alu(And, R2, net16(0xffc0));
+    a.jump_if(R2, Equal, net16(0xfe80), "pass");
+    a.load(U8, R2, R7, 6);
+    a.jump_if(R2, NotEqual, libc::IPPROTO_ICMPV6, "look up 6");
+    a.lea(R2, R7, 41);
+    a.jump_if(R2, Above, R8, "look up 6");
+    a.load(U8, R2, R7, 40);
+    a.alu(Add, R2, -133);
+    a.jump_if(R2, AtMost, 137 - 133, "pass");
+    a.label("look up 6");
+    a.load_map(R1, local);
+    a.lea(R2, R7, 24);
+    a.call(MAP_LOOKUP);
+    a.jump_if(R0, NotEqual, 0, "pass");
+}
+
+/// Counts the frame in this processor's two words and lets it go up.
+fn pass(a: &mut Asm, passed: MapRef) {
+    a.store(U32, R10, -4, 0);
+    a.load_map(R1, passed);
+    a.lea(R2, R10, -4);
+    a.call(MAP_LOOKUP);
+    a.jump_if(R0, Equal, 0, "uncounted");
+    a.mov(R7, R0);
+    a.load(U64, R1, R7, 0);
+    a.alu(Add, R1, 1);
+    a.store(U64, R7, 0, R1);
+    a.mov(R1, R6);
+    a.call(XDP_GET_BUFF_LEN);
+    a.load(U64, R1, R7, 8);
+    a.alu(Add, R1, R0);
+    a.store(U64, R7, 8, R1);
+    a.label("uncounted");
+    a.mov(R0, XDP_PASS);
+    a.exit();
+}
+
+/// The program of one port, loaded, with its maps.
+#[derive(Debug)]
+pub struct Program {
+    program: OwnedFd,
+    settings: Map<4>,
+    local4: Map<4>,
+    local6: Map<16>,
+    passed: Map<4>,
+    sockets: Map<4>,
+    vlans: Vec<u16>,
+}
+
+impl Program {
+    /// Loads the program for a port with this MAC address and `queues` receive queues. Frames of
+    /// `vlans` go to the worker. No socket is there yet, so everything goes up.
+    ///
+    /// # Errors
+    /// The kernel's: `EPERM` without CAP_BPF and CAP_NET_ADMIN.
+    pub fn load(mac: [u8; 6], vlans: &[u16], queues: u32) -> io::Result<Self> {
+        let settings = Settings::new(mac, vlans);
+        let this = |name, kind, size, n, flags| Map::<4>::new(name, kind, size, n, flags);
+        let maps = (
+            this("sweep_settings", MapType::Array, settings.0.len(), 1, bpf::PROGRAM_READS)?,
+            this("sweep_local4", MapType::Hash, 1, MAX_LOCAL, bpf::NO_PREALLOC)?,
+            Map::<16>::new("sweep_local6", MapType::Hash, 1, MAX_LOCAL, bpf::NO_PREALLOC)?,
+            this("sweep_passed", MapType::PerCpuArray, 16, 1, 0)?,
+            this("sweep_sockets", MapType::Sockets, 4, queues, 0)?,
+        );
+        let code = assemble(&Places {
+            settings: MapRef::Value(maps.0.raw()),
+            local4: MapRef::Handle(maps.1.raw()),
+            local6: MapRef::Handle(maps.2.raw()),
+            passed: MapRef::Handle(maps.3.raw()),
+            sockets: MapRef::Handle(maps.4.raw()),
+        });
+        maps.0.set(&[0; 4], &settings.0)?;
+        let program = bpf::load("sweep_port", &code)?;
+        let (settings, local4, local6, passed, sockets) = maps;
+        Ok(Self { program, settings, local4, local6, passed, sockets, vlans: vlans.to_vec() })
+    }
+
+    /// Attaches it to an interface; closing the descriptor detaches it.
+    ///
+    /// # Errors
+    /// As for [`bpf::attach`].
+    pub fn attach(&self, ifindex: u32, mode: AttachMode) -> io::Result<OwnedFd> {
+        bpf::attach(self.program.as_fd(), ifindex, mode)
+    }
+
+    /// The device's MAC address has changed.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set_mac(&self, mac: [u8; 6]) -> io::Result<()> {
+        self.settings.set(&[0; 4], &Settings::new(mac, &self.vlans).0)
+    }
+
+    /// Gives the frames of a receive queue to a bound AF_XDP socket.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set_socket(&self, queue: u32, socket: BorrowedFd) -> io::Result<()> {
+        use std::os::fd::AsRawFd;
+        self.sockets.set(&queue.to_ne_bytes(), &socket.as_raw_fd().to_ne_bytes())
+    }
+
+    /// Makes an address the host's.
+    ///
+    /// # Errors
+    /// The kernel's: `E2BIG` for the 65537th of a family.
+    pub fn add_local(&self, address: IpAddr) -> io::Result<()> {
+        match address {
+            IpAddr::V4(a) => self.local4.set(&a.octets(), &[1]),
+            IpAddr::V6(a) => self.local6.set(&a.octets(), &[1]),
+        }
+    }
+
+    /// Makes an address one of the network's again.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn remove_local(&self, address: IpAddr) -> io::Result<()> {
+        match address {
+            IpAddr::V4(a) => self.local4.remove(&a.octets()),
+            IpAddr::V6(a) => self.local6.remove(&a.octets()),
+        }
+    }
+
+    /// Packets and bytes passed up so far.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn passed(&self) -> io::Result<(u64, u64)> {
+        let values = self.passed.get(&[0; 4])?;
+        let words: Vec<u64> =
+            values.as_chunks::<8>().0.iter().map(|bytes| u64::from_ne_bytes(*bytes)).collect();
+        let sum = |k: usize| words.iter().skip(k).step_by(2).fold(0, |n: u64, w| n.wrapping_add(*w));
+        Ok((sum(0), sum(1)))
+    }
+}
+
+#[cfg(test)]
+#[path = "program_tests.rs"]
+mod tests;

@@ -1,0 +1,432 @@
+//! `xdp:` ports on real interfaces: veth pairs between namespaces that each test makes. Need root.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::{
+    collections::HashSet,
+    io::{BufRead, BufReader},
+    net::IpAddr,
+    process::{Command, Stdio},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::{A0, B0, Lab, R0, R1, allowed, enter, sh};
+use netmap::{
+    OpenError, OpenOptions, Port, RxQueue, TxQueue,
+    device::xdp::{Request, open_all},
+};
+
+fn open(lab: &Lab, interfaces: &[&str]) -> Vec<Port> {
+    let requests: Vec<Request> = interfaces.iter().map(|i| Request::new(*i)).collect();
+    lab.within("r", || open_all(&requests)).unwrap()
+}
+
+fn open_error(lab: &Lab, request: Request) -> OpenError {
+    match lab.within("r", || open_all(&[request])) {
+        Ok(_) => panic!("must not open"),
+        Err(e) => e,
+    }
+}
+
+/// A frame to 198.51.100.1, `size` bytes long, that carries `number`.
+fn frame(to: [u8; 6], from: [u8; 6], number: u32, size: usize) -> Vec<u8> {
+    let mut f = to.to_vec();
+    f.extend(from);
+    f.extend([8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 253, 0, 0, 10, 0, 0, 2, 198, 51, 100, 1]);
+    f.extend(number.to_be_bytes());
+    f.extend((f.len()..size).map(|i| (i as u32 ^ number) as u8));
+    f
+}
+
+/// The frames that wait in a queue after a sync, given back at once.
+fn drain(queue: &mut RxQueue) -> Vec<Vec<u8>> {
+    queue.sync().unwrap();
+    let n = queue.ring.available();
+    // SAFETY: each slot between head and tail is looked at once, and copied.
+    let frame = |k| unsafe { queue.ring.frame(queue.ring.index(k)) }.unwrap().bytes().to_vec();
+    let frames = (0..n).map(frame).collect();
+    queue.ring.advance(n);
+    frames
+}
+
+/// Frames of a queue until `n` have come; panics after two seconds.
+fn collect(queue: &mut RxQueue, n: usize) -> Vec<Vec<u8>> {
+    let start = Instant::now();
+    let mut frames = Vec::new();
+    while frames.len() < n {
+        frames.extend(drain(queue));
+        assert!(start.elapsed() < Duration::from_secs(2), "{} of {n} frames came", frames.len());
+    }
+    frames
+}
+
+/// Syncs until everything handed over is on its way.
+fn flush(queue: &mut TxQueue) {
+    let start = Instant::now();
+    queue.sync().unwrap();
+    while queue.pending() {
+        queue.sync().unwrap();
+        assert!(start.elapsed() < Duration::from_secs(1), "packets stay in the transmit ring");
+    }
+}
+
+/// Every buffer of the ports, each exactly once.
+fn census(ports: &[Port]) -> HashSet<u32> {
+    let rx = ports.iter().flat_map(|p| p.rx.iter().flat_map(RxQueue::buffers));
+    let all: Vec<u32> = rx.chain(ports.iter().flat_map(|p| p.tx.iter().flat_map(|q| q.buffers()))).collect();
+    let set: HashSet<u32> = all.iter().copied().collect();
+    assert_eq!(set.len(), all.len(), "a buffer is in two places");
+    set
+}
+
+/// One sweep from `from` to `to`, by exchanging buffers, with new MACs.
+fn forward(from: &mut Port, to: &mut Port, macs: [[u8; 6]; 2]) {
+    let (rx, tx) = (&mut from.rx[0], &mut to.tx[0]);
+    rx.sync().unwrap();
+    let mut done = 0;
+    while done < rx.ring.available() {
+        let index = rx.ring.index(done);
+        // SAFETY: each slot between head and tail is looked at once.
+        let mut frame = unsafe { rx.ring.frame(index) }.unwrap();
+        frame.bytes_mut()[..12].copy_from_slice(macs.as_flattened());
+        if !tx.ring.forward(&rx.ring, index, frame.len()) {
+            break;
+        }
+        done += 1;
+    }
+    rx.ring.advance(done);
+    tx.sync().unwrap();
+}
+
+#[test]
+fn frames_arrive_byte_for_byte() {
+    if !allowed() {
+        return;
+    }
+    let lab = Lab::new(1);
+    let mut ports = open(&lab, &["r0"]);
+    let peer = lab.packets("a", "a0");
+    assert_eq!(ports[0].info.mac, Some(R0));
+    assert_eq!(ports[0].info.mode, "xdp, native, copy mode");
+    assert_eq!((ports[0].rx.len(), ports[0].tx.len()), (1, 1));
+    let sent: Vec<_> = (0..600).map(|i| frame(R0, A0, i, 60 + i as usize * 2)).collect();
+    for part in sent.chunks(100) {
+        part.iter().for_each(|f| peer.send(f));
+        assert_eq!(collect(&mut ports[0].rx[0], part.len()), part);
+    }
+    let losses = ports[0].control.losses();
+    assert_eq!((losses.rx_dropped, losses.rx_errors, losses.tx_errors), (0, 0, 0));
+}
+
+#[test]
+fn fifty_thousand_frames_cross_by_exchanged_buffers() {
+    if !allowed() {
+        return;
+    }
+    const FRAMES: u32 = 50_000;
+    let lab = Lab::new(1);
+    let mut ports = open(&lab, &["r0", "r1"]);
+    assert_eq!(ports[0].rx[0].ring.view().arena(), ports[1].tx[0].ring.view().arena());
+    let before = census(&ports);
+    let (source, sink) = (lab.packets("a", "a0"), lab.packets("b", "b0"));
+    let (stop, arrived) = (AtomicBool::new(false), AtomicU32::new(0));
+    thread::scope(|s| {
+        s.spawn(|| {
+            let [a, b] = &mut ports[..] else { panic!("two ports") };
+            while !stop.load(Ordering::Relaxed) {
+                forward(a, b, [B0, R1]);
+                forward(b, a, [A0, R0]);
+            }
+        });
+        s.spawn(|| {
+            for i in 0..FRAMES {
+                // No more under way than fit the 256 places of a veth: then nothing may be lost.
+                let start = Instant::now();
+                while i - arrived.load(Ordering::Relaxed) > 200 && start.elapsed().as_secs() < 5 {
+                    thread::yield_now();
+                }
+                source.send(&frame(R0, A0, i, 60 + (i % 1400) as usize));
+            }
+        });
+        let mut wrong = 0;
+        for i in 0..FRAMES {
+            let Some(got) = sink.receive() else { break };
+            wrong += u32::from(got != frame(B0, R1, i, 60 + (i % 1400) as usize));
+            arrived.store(i + 1, Ordering::Relaxed);
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!((arrived.load(Ordering::Relaxed), wrong), (FRAMES, 0), "arrived, and not the right ones");
+        assert_eq!(sink.receive(), None, "and nothing twice");
+    });
+    assert_eq!(census(&ports), before);
+    for port in &mut ports {
+        let l = port.control.losses();
+        assert_eq!((l.rx_dropped, l.rx_errors, l.tx_dropped, l.tx_errors), (0, 0, 0, 0));
+    }
+}
+
+#[test]
+fn a_ring_left_full_loses_packets_but_no_buffers() {
+    if !allowed() {
+        return;
+    }
+    let lab = Lab::new(1);
+    let options = OpenOptions { slots: Some(64), ..OpenOptions::default() };
+    let request = Request { options, ..Request::new("r0") };
+    let mut ports = lab.within("r", || open_all(&[request])).unwrap();
+    let before = census(&ports);
+    let peer = lab.packets("a", "a0");
+    for i in 0..200 {
+        peer.send(&frame(R0, A0, i, 60));
+    }
+    let mut got = collect(&mut ports[0].rx[0], 63);
+    got.extend(drain(&mut ports[0].rx[0]));
+    assert_eq!(got, (0..64).map(|i| frame(R0, A0, i, 60)).collect::<Vec<_>>());
+    assert_eq!(ports[0].control.losses().rx_dropped, 200 - 64);
+    assert_eq!(census(&ports), before);
+    // And it goes on.
+    peer.send(&frame(R0, A0, 1000, 60));
+    assert_eq!(collect(&mut ports[0].rx[0], 1), [frame(R0, A0, 1000, 60)]);
+    assert_eq!(census(&ports), before);
+}
+
+#[test]
+fn a_lone_packet_is_pending_until_it_leaves() {
+    if !allowed() {
+        return;
+    }
+    let lab = Lab::new(1);
+    let mut ports = open(&lab, &["r0"]);
+    let peer = lab.packets("a", "a0");
+    let tx = &mut ports[0].tx[0];
+    let packet = frame(A0, R0, 1, 60);
+    assert!(tx.ring.send(&packet));
+    tx.sync().unwrap();
+    assert!(tx.pending(), "one packet waits for company");
+    flush(tx);
+    assert_eq!(peer.receive(), Some(packet));
+}
+
+#[test]
+fn impossible_slots_are_refused_and_their_buffers_kept() {
+    if !allowed() {
+        return;
+    }
+    let lab = Lab::new(1);
+    let mut ports = open(&lab, &["r0"]);
+    let before = census(&ports);
+    let peer = lab.packets("a", "a0");
+    let tx = &mut ports[0].tx[0];
+    assert!(tx.ring.send(&[1, 2, 3]), "shorter than an Ethernet header");
+    assert!(tx.ring.send(&frame(A0, R0, 7, 60)));
+    flush(tx);
+    assert_eq!(peer.receive(), Some(frame(A0, R0, 7, 60)));
+    assert_eq!(ports[0].control.losses().tx_errors, 1);
+    assert_eq!(census(&ports), before);
+}
+
+#[test]
+fn the_kernel_answers_for_its_own_addresses() {
+    if !allowed() {
+        return;
+    }
+    let lab = Lab::new(1);
+    let mut ports = open(&lab, &["r0"]);
+    let ping = "ping -c 2 -i 0.1 -W 1 10.0.0.1";
+    lab.run("a", ping);
+    let up = ports[0].control.losses();
+    assert!(up.passed_up >= 3 && up.passed_up_bytes >= 2 * 98 + 42, "{up:?}");
+    assert!(drain(&mut ports[0].rx[0]).is_empty());
+    // An address that is no longer the host's comes to the worker, and back again.
+    let other: IpAddr = "203.0.113.1".parse().unwrap();
+    ports[0].control.set_local(&[other]).unwrap();
+    assert!(!lab.try_run("a", "ping -c 1 -W 1 10.0.0.1"));
+    assert_eq!(drain(&mut ports[0].rx[0]).len(), 1);
+    ports[0].control.set_local(&[other, "10.0.0.1".parse().unwrap()]).unwrap();
+    lab.run("a", ping);
+    assert!(drain(&mut ports[0].rx[0]).is_empty());
+}
+
+fn has_program(lab: &Lab, interface: &str) -> bool {
+    sh(&format!("ip -n {} -d link show {interface}", lab.ns("r"))).contains("prog/xdp")
+}
+
+fn no_program_is_left(lab: &Lab) {
+    assert!(!has_program(lab, "r0") && !has_program(lab, "r1"));
+}
+
+#[test]
+fn a_closed_port_is_the_kernels_again() {
+    if !allowed() {
+        return;
+    }
+    let lab = Lab::new(1);
+    lab.run("r", "echo 1 >/proc/sys/net/ipv4/ip_forward");
+    let ping = "ping -c 2 -i 0.1 -W 1 10.0.1.2";
+    for _ in 0..3 {
+        let ports = open(&lab, &["r0", "r1"]);
+        assert!(has_program(&lab, "r0") && has_program(&lab, "r1"));
+        assert!(!lab.try_run("a", "ping -c 1 -W 1 10.0.1.2"), "nobody empties the rings");
+        drop(ports);
+        no_program_is_left(&lab);
+        lab.run("a", ping);
+    }
+}
+
+#[test]
+#[ignore = "the other half of a_killed_process_leaves_nothing_behind"]
+fn holds_two_ports_until_killed() {
+    let Ok(ns) = std::env::var("XDP_TEST_NAMESPACE") else { return };
+    enter(&format!("/run/netns/{ns}"));
+    let ports = open_all(&[Request::new("r0"), Request::new("r1")]).unwrap();
+    println!("both are open");
+    thread::sleep(Duration::from_secs(60));
+    drop(ports);
+}
+
+#[test]
+fn a_killed_process_leaves_nothing_behind() {
+    if !allowed() {
+        return;
+    }
+    let lab = Lab::new(1);
+    lab.run("r", "echo 1 >/proc/sys/net/ipv4/ip_forward");
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "--nocapture", "holds_two_ports_until_killed"])
+        .env("XDP_TEST_NAMESPACE", lab.ns("r"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|l| l.contains("both are open")));
+    assert!(!lab.try_run("a", "ping -c 1 -W 1 10.0.1.2"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    no_program_is_left(&lab);
+    lab.run("a", "ping -c 2 -i 0.1 -W 1 10.0.1.2");
+    // And the ports can be opened at once.
+    drop(open(&lab, &["r0", "r1"]));
+}
+
+#[test]
+fn a_removed_interface_is_noticed_within_a_second() {
+    if !allowed() {
+        return;
+    }
+    let lab = Lab::new(1);
+    let mut ports = open(&lab, &["r0", "r1"]);
+    sh(&format!("ip -n {} link del r0", lab.ns("r")));
+    let start = Instant::now();
+    let error = loop {
+        if let Err(e) = ports[0].rx[0].sync() {
+            break e;
+        }
+        assert!(start.elapsed() < Duration::from_secs(1), "the receive queue notices nothing");
+        thread::sleep(Duration::from_millis(1));
+    };
+    assert!(error.is_gone(), "{error}");
+    assert!(ports[0].tx[0].ring.send(&frame(A0, R0, 1, 60)));
+    let error = loop {
+        if let Err(e) = ports[0].tx[0].sync() {
+            break e;
+        }
+        assert!(start.elapsed() < Duration::from_secs(1), "the transmit queue notices nothing");
+    };
+    assert!(error.is_gone(), "{error}");
+    // The other port of the same arena does not care.
+    let peer = lab.packets("b", "b0");
+    peer.send(&frame(R1, B0, 5, 60));
+    assert_eq!(collect(&mut ports[1].rx[0], 1), [frame(R1, B0, 5, 60)]);
+}
+
+#[test]
+fn an_interface_down_is_quiet_and_comes_back() {
+    if !allowed() {
+        return;
+    }
+    let lab = Lab::new(1);
+    let mut ports = open(&lab, &["r0"]);
+    let r = lab.ns("r");
+    sh(&format!("ip -n {r} link set r0 down"));
+    assert!(ports[0].tx[0].ring.send(&frame(A0, R0, 1, 60)));
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(300) {
+        ports[0].rx[0].sync().unwrap();
+        ports[0].tx[0].sync().unwrap();
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(!ports[0].tx[0].pending(), "nobody needs to hurry");
+    sh(&format!("ip -n {r} link set r0 up"));
+    let peer = lab.packets("a", "a0");
+    peer.send(&frame(R0, A0, 2, 60));
+    assert_eq!(collect(&mut ports[0].rx[0], 1), [frame(R0, A0, 2, 60)]);
+}
+
+#[test]
+fn each_queue_has_its_rings() {
+    if !allowed() {
+        return;
+    }
+    let lab = Lab::new(2);
+    let mut ports = open(&lab, &["r0", "r1"]);
+    assert_eq!((ports[0].rx.len(), ports[0].tx.len()), (2, 2));
+    let before = census(&ports);
+    let peer = lab.packets("a", "a0");
+    for i in 0..100 {
+        peer.send(&frame(R0, A0, i, 60));
+    }
+    let mut numbers = HashSet::new();
+    let start = Instant::now();
+    while numbers.len() < 100 && start.elapsed() < Duration::from_secs(2) {
+        for queue in &mut ports[0].rx {
+            numbers.extend(drain(queue).iter().map(|f| f[34..38].to_vec()));
+        }
+    }
+    assert_eq!(numbers.len(), 100);
+    for k in 0..2 {
+        assert!(ports[0].tx[k].ring.send(&frame(A0, R0, k as u32, 60)));
+        flush(&mut ports[0].tx[k]);
+        assert_eq!(peer.receive(), Some(frame(A0, R0, k as u32, 60)));
+    }
+    assert_eq!(census(&ports), before);
+    let options = OpenOptions { rings: Some(1), ..OpenOptions::default() };
+    drop(ports);
+    let e = open_error(&lab, Request { options, ..Request::new("r0") });
+    assert!(e.reason.contains("2 queues") && e.reason.contains("ethtool -L r0 combined 1"), "{e}");
+}
+
+#[test]
+fn what_cannot_be_opened_says_what_to_do() {
+    if !allowed() {
+        return;
+    }
+    let lab = Lab::new(1);
+    let r = lab.ns("r");
+    for name in ["r9", "", "a-name-longer-than-fifteen", "lo\0"] {
+        let e = open_error(&lab, Request::new(name));
+        assert!(e.to_string().contains("no such interface; `ip link` lists them"), "{e}");
+    }
+    let e = open_error(&lab, Request::new("lo"));
+    assert!(e.to_string().starts_with("xdp:lo: not an Ethernet interface"), "{e}");
+    sh(&format!("ip -n {r} link set r1 mtu 1800"));
+    let e = open_error(&lab, Request::new("r1"));
+    assert!(e.reason.contains("MTU 1800") && e.reason.contains("`ip link set r1 mtu 1774`"), "{e}");
+    sh(&format!("ip -n {r} link set r1 mtu 1500 down"));
+    let e = open_error(&lab, Request::new("r1"));
+    assert_eq!(e.to_string(), "xdp:r1: the interface is down; `ip link set r1 up`");
+    let ports = open(&lab, &["r0"]);
+    let e = open_error(&lab, Request::new("r0"));
+    assert!(e.reason.starts_with("another XDP program is attached"), "{e}");
+    drop(ports);
+    let e = lab.within("r", || {
+        // SAFETY: no memory is involved; the raw call changes this thread alone.
+        unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+        open_all(&[Request::new("r0")]).err().unwrap()
+    });
+    assert!(e.reason.starts_with("not permitted") && e.reason.contains("CAP_NET_RAW"), "{e}");
+    // Nothing of all that is left behind.
+    drop(open(&lab, &["r0"]));
+}
