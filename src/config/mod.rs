@@ -18,6 +18,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use netmap::device::spec::Device;
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -322,7 +323,7 @@ fn warn_of_the_whole(config: &Config, root: &DeTable<'_>, filters: bool, problem
                        only the ports' own networks will be reached";
         problems.warn(place("kernel"), "kernel.routes", message);
     }
-    let xdp = |port: &&Port| port.device.starts_with("xdp:");
+    let xdp = |port: &&Port| matches!(port.device.device, Device::Xdp(_));
     if filters && let Some(port) = config.ports.iter().find(xdp) {
         let message = format!(
             "what the kernel itself forwards to port {:?} is neither filtered nor translated; \

@@ -3,6 +3,7 @@
 use std::{collections::HashSet, net::IpAddr};
 
 use ipnet::IpNet;
+use netmap::device::spec::{Device, DeviceSpec, PortKind, RingSet, SpecError};
 use toml::de::DeValue;
 
 use super::{
@@ -21,8 +22,8 @@ pub const NAME_MAX: usize = 15;
 pub struct Port {
     /// What the configuration calls it; at most [`NAME_MAX`] bytes.
     pub name: String,
-    /// The device behind it: `xdp:eth0`, or a plain interface name.
-    pub device: String,
+    /// The device behind it.
+    pub device: DeviceSpec,
     /// Addresses with the length of their network's prefix; empty: the kernel's.
     pub addresses: Vec<IpNet>,
     /// The MAC address; `None`: the device's.
@@ -40,7 +41,7 @@ pub(super) struct Ports {
     pub(super) list: Vec<Port>,
     /// Every name that can be referred to, sub-ports as well, and where it comes from.
     names: Vec<Placed<String>>,
-    /// Every device, and where it stands.
+    /// What every device takes for itself ([`claim`]), and where it stands.
     devices: Vec<Placed<String>>,
     /// Whether a name could not be read: then a reference to an unknown one proves nothing.
     names_missing: bool,
@@ -49,7 +50,7 @@ pub(super) struct Ports {
 impl Ports {
     /// Reads one `[[port]]`.
     pub(super) fn read(&mut self, section: &Reader<'_>, problems: &mut Problems<'_>, uses: &mut Uses) {
-        let device = section.read(problems, "device", device);
+        let device = section.read(problems, "device", device_named);
         let name = self.read_name(section, problems, device.as_ref());
         let addresses = section.one_or_list(problems, "addresses", value::interface_address);
         let mac = section.read(problems, "mac", value::mac);
@@ -77,7 +78,13 @@ impl Ports {
             let name = Placed { at: section.place("vlans"), value: format!("{}.{id}", name.value) };
             self.add_name(name, "vlans", section, problems);
         }
-        let device = device.unwrap_or_else(|| name.clone());
+        // A name alone is the interface's as well.
+        let device = match device {
+            Some(device) => Some(device),
+            None if section.has("device") => None,
+            None => section.read(problems, "name", device_named),
+        };
+        let Some(device) = device else { return };
         self.add_device(&device, section, problems);
         let addresses = self.new_addresses(section, problems, addresses.unwrap_or_default());
         self.list.push(Port {
@@ -95,7 +102,7 @@ impl Ports {
         &self,
         section: &Reader<'_>,
         problems: &mut Problems<'_>,
-        device: Option<&Placed<String>>,
+        device: Option<&Placed<DeviceSpec>>,
     ) -> Option<Placed<String>> {
         if section.has("name") {
             return section.read(problems, "name", |v| value::name(v, NAME_MAX));
@@ -107,11 +114,10 @@ impl Ports {
             }
             return None;
         };
-        let interface = device.value.split_once(':').map_or(device.value.as_str(), |(_, rest)| rest);
-        if value::is_name(interface, NAME_MAX) {
-            return Some(Placed { at: device.at, value: interface.into() });
+        if let Some(name) = default_name(&device.value) {
+            return Some(Placed { at: device.at, value: name });
         }
-        let message = format!("{:?} gives the port no name; add name = \"lan\"", device.value);
+        let message = format!("{:?} gives the port no name; add name = \"lan\"", device.value.to_string());
         problems.error(section.at, section.path("name"), message);
         None
     }
@@ -131,23 +137,17 @@ impl Ports {
         self.names.push(name);
     }
 
-    fn add_device(&mut self, device: &Placed<String>, section: &Reader<'_>, problems: &mut Problems<'_>) {
-        // Any number of generators can run, and a pipe has two ends.
-        let most = match device.value.split(':').next() {
-            Some("gen") => usize::MAX,
-            Some("pipe") => 2,
-            _ => 1,
-        };
-        let mut same = self.devices.iter().filter(|other| other.value == device.value);
+    fn add_device(&mut self, device: &Placed<DeviceSpec>, section: &Reader<'_>, problems: &mut Problems<'_>) {
+        let (claim, most) = claim(&device.value);
+        let mut same = self.devices.iter().filter(|other| other.value == claim);
         if let Some(first) = same.next()
             && 2 + same.count() > most
         {
             let line = problems.line(first.at);
-            let message =
-                format!("{:?} is used on line {line} already; each port needs its own", device.value);
+            let message = format!("{claim:?} is used on line {line} already; each port needs its own");
             problems.error(device.at, section.path("device"), message);
         }
-        self.devices.push(device.clone());
+        self.devices.push(Placed { at: device.at, value: claim });
     }
 
     /// The addresses, without those that another port has.
@@ -216,13 +216,33 @@ impl Ports {
     }
 }
 
-/// The name of a device.
-fn device(value: &DeValue<'_>) -> Result<String, String> {
-    let text = value::text(value)?;
-    if text.is_empty() || text.chars().any(char::is_control) {
-        return Err(format!("{text:?} is no device; write one as \"xdp:eth0\" or \"netmap:ix0\""));
+/// A string that names a device.
+fn device_named(value: &DeValue<'_>) -> Result<DeviceSpec, String> {
+    value::text(value)?.parse().map_err(|e: SpecError| e.to_string())
+}
+
+/// The name of a port on this device whose section has none.
+fn default_name(spec: &DeviceSpec) -> Option<String> {
+    let name = match &spec.device {
+        Device::Interface(name) | Device::Xdp(name) | Device::Pipe(name) => name,
+        Device::Netmap(netmap) => netmap.name.rsplit(':').next()?,
+        Device::Pcap { .. } | Device::Gen(_) => return None,
+    };
+    value::is_name(name, NAME_MAX).then(|| name.to_owned())
+}
+
+/// What the device takes for itself, and how many ports can share it.
+fn claim(spec: &DeviceSpec) -> (String, usize) {
+    match &spec.device {
+        Device::Interface(name) | Device::Xdp(name) => (name.clone(), 1),
+        Device::Netmap(netmap) if netmap.kind == PortKind::Nic && netmap.rings == RingSet::All => {
+            (netmap.name.clone(), 1)
+        }
+        Device::Netmap(netmap) => (netmap.to_string(), 1),
+        Device::Pcap { .. } => (spec.to_string(), 1),
+        Device::Pipe(name) => (format!("pipe:{name}"), 2),
+        Device::Gen(_) => (spec.to_string(), usize::MAX),
     }
-    Ok(text.into())
 }
 
 /// Whether the address means nothing without its port.

@@ -69,10 +69,15 @@ pub fn top() -> impl Iterator<Item = &'static Section> {
 /// The name among `known` that `word` was probably meant to be.
 pub fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let plain = |s: &str| s.to_ascii_lowercase().replace('-', "_");
-    let word = plain(word);
+    // One letter wrong, missing, or in the other's place is always near; else the beginning counts.
+    let likeness = |a: &str, b: &str| match strsim::damerau_levenshtein(a, b) {
+        0 | 1 => 1.0,
+        _ => strsim::jaro_winkler(a, b),
+    };
+    let word = Some(plain(word)).filter(|word| (2..=64).contains(&word.len()))?;
     known
         .into_iter()
-        .map(|name| (strsim::jaro_winkler(&word, &plain(name)), name))
+        .map(|name| (likeness(&word, &plain(name)), name))
         .filter(|(likeness, _)| *likeness > 0.75)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, name)| name)
@@ -86,6 +91,7 @@ mod tests {
     fn a_slip_of_the_pen_finds_its_key_and_nonsense_finds_none() {
         let keys = PORT.keys.iter().copied();
         assert_eq!(nearest("adresses", keys.clone()), Some("addresses"));
+        assert_eq!(nearest("mut", keys.clone()), Some("mtu"));
         assert_eq!(nearest("MTU", keys.clone()), Some("mtu"));
         assert_eq!(nearest("vlan", keys.clone()), Some("vlans"));
         assert_eq!(nearest("zzz", keys.clone()), None);

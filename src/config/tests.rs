@@ -124,7 +124,7 @@ fn every_key_of_the_schema_has_the_value_that_the_file_gives() {
     assert_eq!(config.kernel, Kernel { routes: true, table: 100 });
     let plain = Port {
         name: "lan".into(),
-        device: "xdp:eth1".into(),
+        device: "xdp:eth1".parse().unwrap(),
         addresses: vec![],
         mac: None,
         mtu: None,
@@ -132,7 +132,7 @@ fn every_key_of_the_schema_has_the_value_that_the_file_gives() {
     };
     let wan = Port {
         name: "wan".into(),
-        device: "netmap:ix0".into(),
+        device: "netmap:ix0".parse().unwrap(),
         addresses: vec![net("203.0.113.2/30")],
         mac: Some(MacAddr([2, 0, 0, 0, 0, 1])),
         mtu: Some(1500),
@@ -213,11 +213,14 @@ fn a_single_port_is_enough_and_the_rest_has_defaults() {
     let config = parse("[[port]]\ndevice = \"xdp:eth0\"\n", "f").unwrap();
     assert_eq!(config.daemon, Daemon::default());
     assert_eq!(config.kernel, Kernel { routes: true, table: KERNEL_TABLE });
-    assert_eq!((config.ports[0].name.as_str(), config.ports[0].device.as_str()), ("eth0", "xdp:eth0"));
+    assert_eq!(
+        (config.ports[0].name.as_str(), config.ports[0].device.to_string()),
+        ("eth0", "xdp:eth0".into())
+    );
     assert_eq!((config.ports[0].mtu, config.port("eth0"), config.port("eth1")), (None, Some(0), None));
     assert!(config.warnings.is_empty() && config.unsupported().is_empty());
     let config = parse("[[port]]\nname = \"eth3\"\n", "f").unwrap();
-    assert_eq!(config.ports[0].device, "eth3");
+    assert_eq!(config.ports[0].device.to_string(), "eth3");
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub(super) const BAD: &[(&str, &str)] = &[
     ("[[port]]\nname = 5", "f:2: port.name: found integer; write a string, \"...\""),
     (
         "[[port]]\ndevice = \"\"",
-        "f:2: port.device: \"\" is no device; write one as \"xdp:eth0\" or \"netmap:ix0\"",
+        "f:2: port.device: no device is named: write netmap:IFACE, xdp:IFACE, pcap:FILE, pipe:NAME or gen:",
     ),
     (
         "[[port]]\ndevice = \"pcap:/tmp/a.pcap\"",
@@ -72,7 +72,7 @@ pub(super) const BAD: &[(&str, &str)] = &[
     ),
     (
         "[[port]]\nname = \"a\"\ndevice = \"xdp:e\"\n[[port]]\nname = \"b\"\ndevice = \"xdp:e\"",
-        "f:6: port.device: \"xdp:e\" is used on line 3 already; each port needs its own",
+        "f:6: port.device: \"e\" is used on line 3 already; each port needs its own",
     ),
     (
         "+[[port]]\nname = \"dmz\"\naddresses = [\"10.0.0.1/8\"]",

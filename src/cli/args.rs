@@ -1,0 +1,197 @@
+//! The arguments of every command.
+
+use std::{net::IpAddr, path::PathBuf};
+
+use clap::{Parser, Subcommand};
+use sweepd::config::DEFAULT_FILE;
+
+/// A router on netmap rings: routes packets on the core that received them, and follows the
+/// host's own routing table.
+#[derive(Parser, Debug)]
+#[command(name = "sweepd", version, arg_required_else_help = true, disable_help_subcommand = true)]
+pub struct Args {
+    /// The configuration; it also says where the running daemon's files are
+    #[arg(long, value_name = "FILE", global = true, default_value = DEFAULT_FILE)]
+    pub config: PathBuf,
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Route packets, in the foreground, until SIGTERM or SIGINT
+    Run,
+    /// Read the configuration, open nothing, and say what is wrong with it
+    Check,
+    /// Show a live counter, in the format of FreeBSD's netstat -w
+    Stat(StatArgs),
+    /// Show what the running daemon knows
+    Show(ShowArgs),
+    /// Have the running daemon read its configuration again
+    Reload,
+    /// Run captures through the configuration, without a network
+    Replay(ReplayArgs),
+    /// Route made-up traffic inside this process, and show the live counter
+    Demo,
+}
+
+/// Arguments of `stat`.
+#[derive(clap::Args, Debug)]
+// -h means something else here, as it does to netstat.
+#[command(disable_help_flag = true)]
+pub struct StatArgs {
+    /// Seconds between two rows
+    #[arg(short = 'w', value_name = "SECONDS", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=86400))]
+    pub wait: u32,
+    /// Show output drops in a column of their own
+    #[arg(short = 'd')]
+    pub drops: bool,
+    /// At most four characters a number: 1.5M
+    #[arg(short = 'h')]
+    pub human: bool,
+    /// Show this port alone
+    #[arg(short = 'I', value_name = "PORT")]
+    pub port: Option<String>,
+    /// Stop after so many rows
+    #[arg(short = 'q', value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub rows: Option<u64>,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    pub help: Option<bool>,
+}
+
+/// Arguments of `show`.
+#[derive(clap::Args, Debug)]
+pub struct ShowArgs {
+    /// Print JSON, for programs
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to show
+    #[command(subcommand)]
+    pub what: What,
+}
+
+/// What to show.
+#[derive(Subcommand, Debug)]
+pub enum What {
+    /// The ports and their counters
+    Ports,
+    /// The routes in force
+    Routes {
+        /// Look this address up: its route, next hop and port
+        address: Option<IpAddr>,
+    },
+    /// The neighbours on ports
+    Neighbors,
+    /// The flows
+    Flows,
+    /// The masquerade's mappings
+    Masquerade,
+    /// The rules and how often they fitted
+    Acl,
+    /// How packets ended
+    Verdicts,
+    /// The size of the tables that workers read
+    Tables,
+}
+
+impl What {
+    /// Its name, here and in requests.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Ports => "ports",
+            Self::Routes { .. } => "routes",
+            Self::Neighbors => "neighbors",
+            Self::Flows => "flows",
+            Self::Masquerade => "masquerade",
+            Self::Acl => "acl",
+            Self::Verdicts => "verdicts",
+            Self::Tables => "tables",
+        }
+    }
+}
+
+/// Arguments of `replay`.
+#[derive(clap::Args, Debug)]
+pub struct ReplayArgs {
+    /// A capture that a port receives; repeat it for more ports
+    #[arg(long = "in", value_name = "PORT=FILE", required = true, value_parser = port_file)]
+    pub inputs: Vec<PortFile>,
+    /// Where to write what leaves a port; repeat it for more ports
+    #[arg(long = "out", value_name = "PORT=FILE", value_parser = port_file)]
+    pub outputs: Vec<PortFile>,
+}
+
+/// A port and a capture file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortFile {
+    /// The port's name.
+    pub port: String,
+    /// The capture.
+    pub file: PathBuf,
+}
+
+fn port_file(text: &str) -> Result<PortFile, String> {
+    match text.split_once('=') {
+        Some((port, file)) if !port.is_empty() && !file.is_empty() => {
+            Ok(PortFile { port: port.into(), file: file.into() })
+        }
+        _ => Err("write a port's name, \"=\" and a file, as lan=in.pcap".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(line: &str) -> Args {
+        Args::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{line}: {e}"))
+    }
+
+    #[test]
+    fn the_definition_of_the_arguments_is_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn the_configuration_goes_with_every_command_on_either_side() {
+        for line in ["sweepd --config f check", "sweepd check --config f", "sweepd show ports --config f"] {
+            assert_eq!(parse(line).config, PathBuf::from("f"));
+        }
+        assert_eq!(parse("sweepd run").config, PathBuf::from(DEFAULT_FILE));
+    }
+
+    #[test]
+    fn stat_takes_the_switches_of_netstat() {
+        let Command::Stat(stat) = parse("sweepd stat -w 2 -dh -I wan -q 5").command else { panic!() };
+        assert_eq!((stat.wait, stat.drops, stat.human), (2, true, true));
+        assert_eq!((stat.port.as_deref(), stat.rows), (Some("wan"), Some(5)));
+        let Command::Stat(stat) = parse("sweepd stat").command else { panic!() };
+        assert_eq!((stat.wait, stat.drops, stat.human, stat.rows), (1, false, false, None));
+    }
+
+    #[test]
+    fn every_name_of_show_is_the_word_on_the_command_line() {
+        for word in ["ports", "routes", "neighbors", "flows", "masquerade", "acl", "verdicts", "tables"] {
+            let Command::Show(show) = parse(&format!("sweepd show {word} --json")).command else { panic!() };
+            assert_eq!((show.what.name(), show.json), (word, true));
+        }
+        let Command::Show(show) = parse("sweepd show routes 2001:db8::1").command else { panic!() };
+        assert!(matches!(show.what, What::Routes { address: Some(IpAddr::V6(_)) }));
+    }
+
+    #[test]
+    fn replay_pairs_ports_with_files() {
+        let Command::Replay(replay) = parse("sweepd replay --in a=x --in b=y=z --out b=o").command else {
+            panic!()
+        };
+        let pair = |port: &str, file: &str| PortFile { port: port.into(), file: file.into() };
+        assert_eq!(replay.inputs, [pair("a", "x"), pair("b", "y=z")]);
+        assert_eq!(replay.outputs, [pair("b", "o")]);
+        assert!(Args::try_parse_from(["sweepd", "replay", "--in", "x.pcap"]).is_err());
+    }
+}

@@ -1,0 +1,274 @@
+//! `sweepd show`: what the running daemon knows, as tables for people or as JSON for programs.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use sweepd::forward::verdict::Verdict;
+
+use super::{
+    Failure,
+    args::{ShowArgs, What},
+    client, print,
+    table::{Cell, Table},
+};
+
+/// Asks the daemon whose files are in `runtime_dir`, and prints what it says.
+///
+/// # Errors
+/// No daemon runs, or it does not have what is asked for.
+pub fn show(args: &ShowArgs, runtime_dir: &Path) -> Result<(), Failure> {
+    let mut request = json!({ "version": client::VERSION, "command": "show", "what": args.what.name() });
+    if let What::Routes { address: Some(address) } = args.what {
+        request["address"] = json!(address);
+    }
+    let data = client::ask(runtime_dir, &request)?;
+    if args.json {
+        return print(&format!("{data}\n"));
+    }
+    print(&render(&args.what, &data))
+}
+
+/// The data as people read it.
+fn render(what: &What, data: &Value) -> String {
+    match what {
+        What::Ports => ports(data),
+        What::Routes { address: None } => routes(data),
+        What::Routes { address: Some(_) } => route(data),
+        What::Neighbors => neighbors(data),
+        What::Verdicts => verdicts(data),
+        What::Tables => pairs(data),
+        // No shape is promised yet: whatever comes is shown.
+        What::Flows | What::Masquerade | What::Acl => format!("{data:#}\n"),
+    }
+}
+
+/// A field as it is; `-` if it is not known.
+fn cell(value: &Value) -> Cell {
+    match value {
+        Value::Null => Cell::Text("-".into()),
+        Value::String(text) => Cell::Text(text.clone()),
+        Value::Number(number) => number.as_u64().map_or_else(|| Cell::Text(number.to_string()), Cell::Number),
+        Value::Array(list) if list.is_empty() => Cell::Text("-".into()),
+        Value::Array(list) => {
+            let texts: Vec<_> =
+                list.iter().map(|v| v.as_str().map_or_else(|| v.to_string(), Into::into)).collect();
+            Cell::Text(texts.join(" "))
+        }
+        other => Cell::Text(other.to_string()),
+    }
+}
+
+fn rows(data: &Value) -> impl Iterator<Item = &Value> {
+    data.as_array().into_iter().flatten()
+}
+
+fn ports(data: &Value) -> String {
+    let mut table = Table::new(&[
+        "port",
+        "device",
+        "state",
+        "mtu",
+        "rx packets",
+        "rx bytes",
+        "errors",
+        "dropped",
+        "tx packets",
+        "tx bytes",
+        "errors",
+        "dropped",
+        "express",
+    ]);
+    let mut details = Table::new(&["port", "interface", "mac", "rings", "mode", "addresses"]);
+    for port in rows(data) {
+        let state = match port["up"].as_bool() {
+            Some(true) => "up",
+            Some(false) => "down",
+            None => "-",
+        };
+        let mut cells = vec![cell(&port["name"]), cell(&port["device"]), Cell::Text(state.into())];
+        cells.extend(
+            [
+                "mtu",
+                "rx_packets",
+                "rx_bytes",
+                "rx_errors",
+                "rx_dropped",
+                "tx_packets",
+                "tx_bytes",
+                "tx_errors",
+                "tx_dropped",
+                "express_packets",
+            ]
+            .map(|key| cell(&port[key])),
+        );
+        table.row(cells);
+        details.row(["name", "interface", "mac", "rings", "mode", "addresses"].map(|key| cell(&port[key])));
+    }
+    format!("{}\n{}", table.render(), details.render())
+}
+
+fn routes(data: &Value) -> String {
+    let mut table = Table::new(&["to", "via", "port", "weight", "type", "source"]);
+    for route in rows(data) {
+        let kind = [cell(&route["type"]), cell(&route["source"])];
+        let mut to = cell(&route["to"]);
+        let mut hops = rows(&route["via"]).peekable();
+        if hops.peek().is_none() {
+            let none = || Cell::Text("-".into());
+            table.row([to.clone(), none(), none(), none()].into_iter().chain(kind.clone()));
+        }
+        for hop in hops {
+            table.row([to, gateway(hop), way_out(hop), cell(&hop["weight"])].into_iter().chain(kind.clone()));
+            // A second next hop belongs to the route above it.
+            to = Cell::Text(String::new());
+        }
+    }
+    table.render()
+}
+
+fn gateway(hop: &Value) -> Cell {
+    if hop["gateway"].is_null() { Cell::Text("on link".into()) } else { cell(&hop["gateway"]) }
+}
+
+/// The port, or the interface that is none.
+fn way_out(hop: &Value) -> Cell {
+    match (hop["port"].as_str(), hop["device"].as_str()) {
+        (None, Some(device)) => Cell::Text(format!("{device} (the host's)")),
+        _ => cell(&hop["port"]),
+    }
+}
+
+fn route(data: &Value) -> String {
+    let mut table = Table::new(&["address", "route", "source", "next hop", "port", "mac", "verdict"]);
+    let route = &data["route"];
+    table.row([
+        cell(&data["address"]),
+        cell(&route["to"]),
+        cell(&route["source"]),
+        cell(&data["next_hop"]),
+        cell(&data["port"]),
+        cell(&data["mac"]),
+        cell(&data["verdict"]),
+    ]);
+    table.render()
+}
+
+fn neighbors(data: &Value) -> String {
+    let mut table = Table::new(&["address", "port", "mac", "state", "source"]);
+    for neighbor in rows(data) {
+        table.row(["address", "port", "mac", "state", "source"].map(|key| cell(&neighbor[key])));
+    }
+    table.render()
+}
+
+/// What has happened at all, in words.
+fn verdicts(data: &Value) -> String {
+    let mut table = Table::new(&["verdict", "packets", "meaning"]);
+    for (name, count) in data.as_object().into_iter().flatten() {
+        if count.as_u64() == Some(0) {
+            continue;
+        }
+        let about = match name.as_str() {
+            "held" => "Wait for a neighbour now.",
+            "in_transit" => "Between two workers now.",
+            name => Verdict::ALL.iter().find(|v| v.name() == name).map_or("", |v| v.about()),
+        };
+        table.row([Cell::Text(name.clone()), cell(count), Cell::Text(about.into())]);
+    }
+    table.render()
+}
+
+fn pairs(data: &Value) -> String {
+    let mut table = Table::new(&["what", "value"]);
+    for (name, value) in data.as_object().into_iter().flatten() {
+        table.row([Cell::Text(name.replace('_', " ")), cell(value)]);
+    }
+    table.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_route_with_two_next_hops_takes_two_rows() {
+        let data = json!([
+            { "to": "0.0.0.0/0", "type": "unicast", "source": "static", "via": [
+                { "gateway": "203.0.113.1", "port": "wan", "device": null, "weight": 2 },
+                { "gateway": null, "port": null, "device": "wg0", "weight": 1 }] },
+            { "to": "10.0.0.0/8", "type": "blackhole", "source": "kernel", "via": [] },
+        ]);
+        assert_eq!(
+            render(&What::Routes { address: None }, &data),
+            "to          via          port              weight  type       source\n\
+             0.0.0.0/0   203.0.113.1  wan                    2  unicast    static\n\
+            \u{20}           on link      wg0 (the host's)       1  unicast    static\n\
+             10.0.0.0/8  -            -                      -  blackhole  kernel\n"
+        );
+    }
+
+    #[test]
+    fn ports_show_their_counters_and_then_their_nature() {
+        let data = json!([{ "name": "wan", "device": "xdp:eth0", "up": true, "rx_packets": 1, "rx_bytes": 60,
+            "rx_errors": 0, "rx_dropped": 0, "tx_packets": 2, "tx_bytes": 120, "tx_errors": 0, "tx_dropped": 0,
+            "express_packets": 0, "mtu": 1500, "mac": null, "addresses": ["10.0.0.1/24", "fe80::1/64"] }]);
+        let text = render(&What::Ports, &data);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 5, "{text}");
+        assert!(lines[0].starts_with("port  device    state   mtu  rx packets"), "{text}");
+        assert!(lines[1].starts_with("wan   xdp:eth0  up     1500           1"), "{text}");
+        assert_eq!(lines[4], "wan   -          -    -      -     10.0.0.1/24 fe80::1/64");
+    }
+
+    #[test]
+    fn verdicts_that_never_happened_are_left_out() {
+        let text = render(&What::Verdicts, &json!({ "forwarded": 7, "runt": 0, "held": 1, "in_transit": 0 }));
+        assert_eq!(
+            text,
+            "verdict    packets  meaning\n\
+             forwarded        7  Sent on towards its destination.\n\
+             held             1  Wait for a neighbour now.\n"
+        );
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let word = prop::sample::select(vec![
+            "name",
+            "via",
+            "to",
+            "up",
+            "gateway",
+            "weight",
+            "route",
+            "held",
+            "x\u{1b}[0m",
+        ]);
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            word.clone().prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 4, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec((word.clone().prop_map(String::from), inner), 0..4)
+                    .prop_map(|pairs| Value::Object(pairs.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_daemon_sends_is_shown_without_a_panic(data in any_json()) {
+            for what in [What::Ports, What::Routes { address: None },
+                What::Routes { address: Some([10, 0, 0, 1].into()) }, What::Neighbors, What::Flows, What::Verdicts,
+                What::Tables]
+            {
+                let text = render(&what, &data);
+                prop_assert!(!text.chars().any(|c| c.is_control() && c != '\n'));
+            }
+        }
+    }
+}
