@@ -24,10 +24,7 @@
 
 use std::{
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -35,7 +32,7 @@ use self::{
     frames::{Found, Frames, check, mix},
     spec::GenSpec,
 };
-use super::{Host, OpenError, OpenOptions, Port, PortControl, PortInfo};
+use super::{Host, OpenError, OpenOptions, Port, PortControl, PortInfo, count::Count};
 use crate::{
     arena::{Arena, BUF_SIZE},
     queue::{Losses, RxDevice, RxQueue, TxDevice, TxQueue, Wait},
@@ -47,21 +44,6 @@ pub mod spec;
 
 /// Slots per ring when nobody says otherwise.
 pub const DEFAULT_SLOTS: u32 = 1024;
-
-/// A count with one writer: a load and a store.
-#[derive(Debug, Default)]
-struct Count(AtomicU64);
-
-impl Count {
-    #[inline(always)]
-    fn add(&self, n: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
-    }
-
-    fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 #[derive(Debug, Default)]
 #[repr(align(128))]

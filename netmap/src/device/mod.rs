@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `netmap:ix0`, `vale0:a`, `netmap:p{1` | the kernel's netmap |
 //! | `xdp:eth0` | Linux AF_XDP ([`xdp`]) |
-//! | `pcap:in.pcap[,out.pcap]` | capture files |
+//! | `pcap:in.pcap[,out.pcap]` | capture files ([`pcap`]) |
 //! | `pipe:name` | two ends in one process ([`pipe`]) |
 //! | `gen:...` | a traffic generator and a counting sink ([`generate`]) |
 //!
@@ -12,6 +12,7 @@
 
 use std::{io, net::IpAddr, time::Duration};
 
+use self::pcap::PcapFiles;
 #[cfg(doc)]
 use crate::queue::{RxDevice, TxDevice};
 use crate::{
@@ -19,8 +20,10 @@ use crate::{
     queue::{Losses, RxQueue, TxQueue},
 };
 
+mod count;
 pub mod generate;
 pub mod kernel;
+pub mod pcap;
 pub mod pipe;
 pub mod spec;
 pub mod xdp;
@@ -143,7 +146,7 @@ impl OpenError {
 /// The first device that could not be opened; the ports opened before it are closed again.
 pub fn open_all(requests: &[(DeviceSpec, OpenOptions)]) -> Result<Vec<Port>, OpenError> {
     let mut ports: Vec<Option<Port>> = requests.iter().map(|_| None).collect();
-    let (mut netmap, mut generators) = (Group::default(), Group::default());
+    let (mut netmap, mut in_process) = (Group::default(), Group::default());
     for (place, (spec, options)) in requests.iter().enumerate() {
         let options = OpenOptions {
             rings: spec.rings.or(options.rings),
@@ -152,24 +155,49 @@ pub fn open_all(requests: &[(DeviceSpec, OpenOptions)]) -> Result<Vec<Port>, Ope
         };
         match resolve(&spec.device) {
             Device::Netmap(spec) => netmap.add(place, spec, options),
-            Device::Pipe(name) => ports[place] = Some(pipe::open(&name, &options)?),
-            Device::Gen(spec) => generators.add(place, spec, options),
-            Device::Xdp(_) | Device::Pcap { .. } | Device::Interface(_) => {
+            device @ (Device::Pipe(_) | Device::Gen(_) | Device::Pcap { .. }) => {
+                in_process.add(place, device, options);
+            }
+            Device::Xdp(_) | Device::Interface(_) => {
                 return Err(OpenError::new(spec.to_string(), "this kind of device is not supported yet"));
             }
         }
     }
     netmap.open(&mut ports, kernel::open_all)?;
-    generators.open(&mut ports, open_generators)?;
+    in_process.open(&mut ports, open_in_process)?;
     Ok(ports.into_iter().flatten().collect())
 }
 
-/// Opens generators in one arena.
-fn open_generators(requests: &[(String, OpenOptions)]) -> Result<Vec<Port>, OpenError> {
-    let needs = requests.iter().map(|(_, options)| generate::needs(options));
-    let (rings, slots) = needs.fold((0, 0), |sum, n| (sum.0 + n.0, sum.1 + n.1));
-    let mut arena = Arena::new(rings, slots, 0).map_err(|e| OpenError::new("gen:", e))?;
-    requests.iter().map(|(spec, options)| generate::open(&mut arena, spec, options)).collect()
+/// Buffers of one arena at most: 8 GiB.
+const IN_PROCESS_MAX: u32 = 1 << 22;
+
+/// Opens devices of this process in one arena, so that packets move between them by exchange.
+fn open_in_process(requests: &[(Device, OpenOptions)]) -> Result<Vec<Port>, OpenError> {
+    let needs = requests.iter().map(|(device, options)| match device {
+        // Both ends: whether the other one is asked for as well does not matter much, as memory
+        // that nobody touches costs nothing.
+        Device::Pipe(_) => pipe::needs_open(options),
+        Device::Pcap { .. } => pcap::needs(options),
+        _ => generate::needs(options),
+    });
+    let (rings, slots) = needs.fold((0, 0u32), |sum, n| (sum.0 + n.0, sum.1.saturating_add(n.1)));
+    let fail = |reason: &dyn std::fmt::Display| {
+        OpenError::new("packet buffers", format_args!("{reason}: ask for fewer rings or slots"))
+    };
+    if slots > IN_PROCESS_MAX {
+        return Err(fail(&format_args!("{slots} of 2 KiB are too many")));
+    }
+    let mut arena = Arena::new(rings, slots, 0).map_err(|e| fail(&e))?;
+    let open = |(device, options): &(Device, OpenOptions)| match device {
+        Device::Pipe(name) => Ok(pipe::open_in(&mut arena, name, options)),
+        Device::Pcap { input, output } => {
+            pcap::open_files(&mut arena, &PcapFiles::new(input, output.as_deref()), options)
+                .map(|(port, _)| port)
+        }
+        Device::Gen(spec) => generate::open(&mut arena, spec, options),
+        other => Err(OpenError::new(format!("{other:?}"), "not a device of this process")),
+    };
+    requests.iter().map(open).collect()
 }
 
 /// What a plain interface name means here.
@@ -216,5 +244,47 @@ impl<S> Group<S> {
             ports[place] = Some(port);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(names: &[&str]) -> Result<Vec<Port>, OpenError> {
+        let requests: Vec<_> =
+            names.iter().map(|n| (n.parse::<DeviceSpec>().unwrap(), OpenOptions::default())).collect();
+        open_all(&requests)
+    }
+
+    #[test]
+    fn devices_of_this_process_share_one_arena() {
+        let dir = tempfile::tempdir().unwrap();
+        let capture = format!("pcap:/dev/null,{}/out.pcap", dir.path().display());
+        let e = all(&["gen:", &capture]).err().unwrap();
+        assert!(e.to_string().contains("/dev/null: not a pcap"), "{e}");
+
+        let ports = all(&["gen:", "pipe:shared/rings=2", "gen:family=6", "pipe:shared"]).unwrap();
+        let arenas: Vec<_> = ports.iter().map(|p| p.rx[0].ring.view().arena()).collect();
+        assert!(arenas.iter().all(|a| *a == arenas[0]));
+        let names: Vec<_> = ports.iter().map(|p| p.info.device.as_str()).collect();
+        assert_eq!(names, ["gen:", "pipe:shared", "gen:family=6", "pipe:shared"]);
+        assert_eq!((ports[1].rx.len(), ports[3].rx.len()), (2, 2));
+        let mut buffers: Vec<_> = ports
+            .iter()
+            .flat_map(|p| p.rx.iter().map(|q| q.ring.view()).chain(p.tx.iter().map(|q| q.ring.view())))
+            .flat_map(|view| view.buffer_indices())
+            .collect();
+        let all = buffers.len();
+        buffers.sort_unstable();
+        buffers.dedup();
+        assert_eq!(buffers.len(), all, "no buffer is in two places");
+    }
+
+    #[test]
+    fn more_buffers_than_can_be_are_one_clear_line() {
+        let many = ["pipe:a/rings=256,slots=16384"; 2];
+        let e = all(&many).err().unwrap();
+        assert!(e.to_string().contains("fewer rings or slots"), "{e}");
     }
 }

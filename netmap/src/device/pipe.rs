@@ -112,24 +112,50 @@ pub fn pair(arena: &mut Arena, name: &str, rings: u32, slots: u32) -> (Port, Por
     (a, b)
 }
 
+/// Rings and slots, within reason.
+fn shape(options: &OpenOptions) -> (u32, u32) {
+    (options.rings.unwrap_or(1).clamp(1, 256), options.slots.unwrap_or(DEFAULT_SLOTS).clamp(2, 1 << 16))
+}
+
+/// Number of rings and slots that [`open_in`] takes from an arena at most, for [`Arena::new`].
+pub fn needs_open(options: &OpenOptions) -> (usize, u32) {
+    let (rings, slots) = shape(options);
+    needs(rings, slots)
+}
+
 /// Opens an end of the pipe `name`: the first to ask gets one end, the second the other, the
-/// third begins a new pipe. The first one's options count.
+/// third begins a new pipe. The first one's options and memory count.
 ///
 /// # Errors
 /// When there is not enough memory.
 pub fn open(name: &str, options: &OpenOptions) -> Result<Port, OpenError> {
-    static WAITING: Mutex<Option<HashMap<String, Port>>> = Mutex::new(None);
-    let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
-    let waiting = waiting.get_or_insert_default();
-    if let Some(end) = waiting.remove(name) {
+    if let Some(end) = waiting(|waiting| waiting.remove(name)) {
         return Ok(end);
     }
-    let (rings, slots) = (options.rings.unwrap_or(1).max(1), options.slots.unwrap_or(DEFAULT_SLOTS).max(2));
-    let (n, total) = needs(rings, slots);
-    let mut arena = Arena::new(n, total, 0).map_err(|e| OpenError::new(format!("pipe:{name}"), e))?;
-    let (a, b) = pair(&mut arena, name, rings, slots);
-    waiting.insert(name.to_owned(), b);
-    Ok(a)
+    let (rings, slots) = needs_open(options);
+    let mut arena = Arena::new(rings, slots, 0).map_err(|e| OpenError::new(format!("pipe:{name}"), e))?;
+    Ok(open_in(&mut arena, name, options))
+}
+
+/// As [`open`], in this arena if it is the first end.
+///
+/// # Panics
+/// When the arena has less than [`needs_open`] says.
+pub fn open_in(arena: &mut Arena, name: &str, options: &OpenOptions) -> Port {
+    waiting(|waiting| {
+        waiting.remove(name).unwrap_or_else(|| {
+            let (rings, slots) = shape(options);
+            let (a, b) = pair(arena, name, rings, slots);
+            waiting.insert(name.to_owned(), b);
+            a
+        })
+    })
+}
+
+/// The ends that nobody has asked for yet.
+fn waiting<T>(act: impl FnOnce(&mut HashMap<String, Port>) -> T) -> T {
+    static WAITING: Mutex<Option<HashMap<String, Port>>> = Mutex::new(None);
+    act(WAITING.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
 }
 
 #[cfg(test)]
