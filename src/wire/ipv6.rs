@@ -145,13 +145,22 @@ pub struct Upper<'a> {
     /// Whether it is a fragment other than the first, so that `bytes` does not start with the
     /// upper layer's header.
     pub later_fragment: bool,
+    /// Whether a routing header was passed that has more to visit, so that the destination is not
+    /// the last.
+    pub segments_left: bool,
 }
 
 /// The upper layer of a packet, past all extension headers, or `None` when one of them is cut
 /// short. The walk ends at a protocol that it does not know (ESP among them) and gives that.
 pub fn upper_layer(next_header: u8, payload: &[u8]) -> Option<Upper<'_>> {
-    let mut upper =
-        Upper { protocol: next_header, offset: 0, bytes: payload, fragment: false, later_fragment: false };
+    let mut upper = Upper {
+        protocol: next_header,
+        offset: 0,
+        bytes: payload,
+        fragment: false,
+        later_fragment: false,
+        segments_left: false,
+    };
     loop {
         // All of these begin with the next header's number and a length.
         let len = match upper.protocol {
@@ -167,6 +176,7 @@ pub fn upper_layer(next_header: u8, payload: &[u8]) -> Option<Upper<'_>> {
             upper.fragment = true;
             upper.later_fragment = u16::from_be_bytes([header[2], header[3]]) & 0xfff8 != 0;
         }
+        upper.segments_left |= upper.protocol == ROUTING && header[3] != 0;
         upper.protocol = header[0];
         upper.bytes = rest;
         upper.offset += len;
@@ -221,6 +231,15 @@ mod tests {
         for cut in 0..52 {
             assert_eq!(upper_layer(HOP_BY_HOP, &payload[..cut]), None, "cut to {cut} bytes");
         }
+    }
+
+    #[test]
+    fn a_routing_header_with_segments_left_is_told() {
+        let mut payload = [17, 0, 4, 0, 0, 0, 0, 0];
+        assert!(!upper_layer(ROUTING, &payload).unwrap().segments_left);
+        payload[3] = 1;
+        assert!(upper_layer(ROUTING, &payload).unwrap().segments_left);
+        assert!(!upper_layer(DESTINATION_OPTIONS, &payload).unwrap().segments_left);
     }
 
     #[test]
