@@ -14,17 +14,19 @@ use std::{
 };
 
 use common::{A0, B0, Lab, R0, R1, allowed, enter, sh};
-use netmap::{
-    OpenError, OpenOptions, Port, RxQueue, TxQueue,
-    device::xdp::{Request, open_all},
-};
+use netmap::{OpenError, OpenOptions, Port, RxQueue, TxQueue, device::xdp::open_all};
+
+/// An interface with all defaults.
+fn request(interface: &str) -> (String, OpenOptions) {
+    (interface.to_owned(), OpenOptions::default())
+}
 
 fn open(lab: &Lab, interfaces: &[&str]) -> Vec<Port> {
-    let requests: Vec<Request> = interfaces.iter().map(|i| Request::new(*i)).collect();
+    let requests: Vec<_> = interfaces.iter().map(|i| request(i)).collect();
     lab.within("r", || open_all(&requests)).unwrap()
 }
 
-fn open_error(lab: &Lab, request: Request) -> OpenError {
+fn open_error(lab: &Lab, request: (String, OpenOptions)) -> OpenError {
     match lab.within("r", || open_all(&[request])) {
         Ok(_) => panic!("must not open"),
         Err(e) => e,
@@ -175,8 +177,8 @@ fn a_ring_left_full_loses_packets_but_no_buffers() {
     }
     let lab = Lab::new(1);
     let options = OpenOptions { slots: Some(64), ..OpenOptions::default() };
-    let request = Request { options, ..Request::new("r0") };
-    let mut ports = lab.within("r", || open_all(&[request])).unwrap();
+    let with_few = ("r0".to_owned(), options);
+    let mut ports = lab.within("r", || open_all(&[with_few])).unwrap();
     let before = census(&ports);
     let peer = lab.packets("a", "a0");
     for i in 0..200 {
@@ -281,7 +283,7 @@ fn a_closed_port_is_the_kernels_again() {
 fn holds_two_ports_until_killed() {
     let Ok(ns) = std::env::var("XDP_TEST_NAMESPACE") else { return };
     enter(&format!("/run/netns/{ns}"));
-    let ports = open_all(&[Request::new("r0"), Request::new("r1")]).unwrap();
+    let ports = open_all(&[request("r0"), request("r1")]).unwrap();
     println!("both are open");
     thread::sleep(Duration::from_secs(60));
     drop(ports);
@@ -394,7 +396,7 @@ fn each_queue_has_its_rings() {
     assert_eq!(census(&ports), before);
     let options = OpenOptions { rings: Some(1), ..OpenOptions::default() };
     drop(ports);
-    let e = open_error(&lab, Request { options, ..Request::new("r0") });
+    let e = open_error(&lab, ("r0".to_owned(), options));
     assert!(e.reason.contains("2 queues") && e.reason.contains("ethtool -L r0 combined 1"), "{e}");
 }
 
@@ -406,25 +408,25 @@ fn what_cannot_be_opened_says_what_to_do() {
     let lab = Lab::new(1);
     let r = lab.ns("r");
     for name in ["r9", "", "a-name-longer-than-fifteen", "lo\0"] {
-        let e = open_error(&lab, Request::new(name));
+        let e = open_error(&lab, request(name));
         assert!(e.to_string().contains("no such interface; `ip link` lists them"), "{e}");
     }
-    let e = open_error(&lab, Request::new("lo"));
+    let e = open_error(&lab, request("lo"));
     assert!(e.to_string().starts_with("xdp:lo: not an Ethernet interface"), "{e}");
     sh(&format!("ip -n {r} link set r1 mtu 1800"));
-    let e = open_error(&lab, Request::new("r1"));
+    let e = open_error(&lab, request("r1"));
     assert!(e.reason.contains("MTU 1800") && e.reason.contains("`ip link set r1 mtu 1774`"), "{e}");
     sh(&format!("ip -n {r} link set r1 mtu 1500 down"));
-    let e = open_error(&lab, Request::new("r1"));
+    let e = open_error(&lab, request("r1"));
     assert_eq!(e.to_string(), "xdp:r1: the interface is down; `ip link set r1 up`");
     let ports = open(&lab, &["r0"]);
-    let e = open_error(&lab, Request::new("r0"));
+    let e = open_error(&lab, request("r0"));
     assert!(e.reason.starts_with("another XDP program is attached"), "{e}");
     drop(ports);
     let e = lab.within("r", || {
         // SAFETY: no memory is involved; the raw call changes this thread alone.
         unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
-        open_all(&[Request::new("r0")]).err().unwrap()
+        open_all(&[request("r0")]).err().unwrap()
     });
     assert!(e.reason.starts_with("not permitted") && e.reason.contains("CAP_NET_RAW"), "{e}");
     // Nothing of all that is left behind.

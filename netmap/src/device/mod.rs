@@ -26,6 +26,8 @@ pub mod kernel;
 pub mod pcap;
 pub mod pipe;
 pub mod spec;
+#[cfg(target_os = "linux")]
+pub mod tun;
 pub mod xdp;
 
 pub use spec::{Device, DeviceSpec};
@@ -119,6 +121,9 @@ pub struct OpenOptions {
     /// How long to wait for a carrier before the first packets are moved; default: 6 seconds.
     /// Opening an interface for netmap takes its link down for some seconds.
     pub carrier_wait: Option<Duration>,
+    /// VLAN ids whose frames are for the rings. Only devices that pass packets up to the host by
+    /// themselves need to know: they pass up those of all other VLANs.
+    pub vlans: Vec<u16>,
 }
 
 /// Why a port could not be opened: one line that says what to do.
@@ -146,7 +151,7 @@ impl OpenError {
 /// The first device that could not be opened; the ports opened before it are closed again.
 pub fn open_all(requests: &[(DeviceSpec, OpenOptions)]) -> Result<Vec<Port>, OpenError> {
     let mut ports: Vec<Option<Port>> = requests.iter().map(|_| None).collect();
-    let (mut netmap, mut in_process) = (Group::default(), Group::default());
+    let (mut netmap, mut xdp, mut in_process) = (Group::default(), Group::default(), Group::default());
     for (place, (spec, options)) in requests.iter().enumerate() {
         let options = OpenOptions {
             rings: spec.rings.or(options.rings),
@@ -155,15 +160,20 @@ pub fn open_all(requests: &[(DeviceSpec, OpenOptions)]) -> Result<Vec<Port>, Ope
         };
         match resolve(&spec.device) {
             Device::Netmap(spec) => netmap.add(place, spec, options),
+            Device::Xdp(interface) => xdp.add(place, interface, options),
             device @ (Device::Pipe(_) | Device::Gen(_) | Device::Pcap { .. }) => {
                 in_process.add(place, device, options);
             }
-            Device::Xdp(_) | Device::Interface(_) => {
-                return Err(OpenError::new(spec.to_string(), "this kind of device is not supported yet"));
+            Device::Interface(_) => {
+                return Err(OpenError::new(
+                    spec.to_string(),
+                    "an interface needs netmap or Linux; this is neither",
+                ));
             }
         }
     }
     netmap.open(&mut ports, kernel::open_all)?;
+    xdp.open(&mut ports, xdp::open_all)?;
     in_process.open(&mut ports, open_in_process)?;
     Ok(ports.into_iter().flatten().collect())
 }

@@ -27,28 +27,13 @@ mod queue;
 #[cfg(target_os = "linux")]
 mod socket;
 
-/// An AF_XDP port to be opened.
-#[derive(Clone, Debug, Default)]
-pub struct Request {
-    /// The kernel's name of the interface.
-    pub interface: String,
-    /// Rings and slots. `rings` must be the interface's number of receive queues, if given: what
-    /// arrives on a queue without a socket would bypass the workers. `slots` is rounded up to a
-    /// power of two, at least 64; default 2048.
-    pub options: OpenOptions,
-    /// VLAN ids whose frames are for the workers; those of all others are the host's.
-    pub vlans: Vec<u16>,
-}
-
-impl Request {
-    /// A port on `interface` with all defaults.
-    pub fn new(interface: impl Into<String>) -> Self {
-        Self { interface: interface.into(), ..Self::default() }
-    }
-}
-
-/// Opens ports on interfaces of the calling thread's network namespace; gives them in the order
-/// of the requests. Ports that are driven alike (all zero-copy, or all not) share an arena.
+/// Opens ports on interfaces (by the kernel's names) of the calling thread's network namespace;
+/// gives them in the order of the requests. Ports that are driven alike (all zero-copy, or all
+/// not) share an arena.
+///
+/// `rings` must be the interface's number of receive queues, if given: what arrives on a queue
+/// without a socket would bypass the workers. `slots` is rounded up to a power of two, at least 64;
+/// default 2048. Frames of `vlans` are for the rings, those of other VLANs the host's.
 ///
 /// Packets to the host's addresses at that moment already go up; [`PortControl::set_local`]
 /// says which they are from then on.
@@ -58,7 +43,7 @@ impl Request {
 /// # Errors
 /// [`OpenError`] about the first port that cannot be opened; none stays open then.
 #[cfg(target_os = "linux")]
-pub fn open_all(requests: &[Request]) -> Result<Vec<Port>, OpenError> {
+pub fn open_all(requests: &[(String, OpenOptions)]) -> Result<Vec<Port>, OpenError> {
     port::open_all(requests)
 }
 
@@ -67,11 +52,11 @@ pub fn open_all(requests: &[Request]) -> Result<Vec<Port>, OpenError> {
 /// # Errors
 /// Always.
 #[cfg(not(target_os = "linux"))]
-pub fn open_all(requests: &[Request]) -> Result<Vec<Port>, OpenError> {
+pub fn open_all(requests: &[(String, OpenOptions)]) -> Result<Vec<Port>, OpenError> {
     match requests.first() {
         None => Ok(Vec::new()),
-        Some(r) => Err(OpenError::new(
-            format!("xdp:{}", r.interface),
+        Some((interface, _)) => Err(OpenError::new(
+            format!("xdp:{interface}"),
             "AF_XDP exists only on Linux; use netmap:INTERFACE here",
         )),
     }

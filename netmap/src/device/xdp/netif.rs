@@ -18,10 +18,9 @@ const ETHTOOL_SET_GRO: u32 = 0x2c;
 const FLAG_RX_VLAN: u32 = 1 << 8;
 const FLAG_LRO: u32 = 1 << 15;
 
-/// An interface, by name and index.
+/// An interface, known by its index: its name may change, or become another's.
 #[derive(Debug)]
 pub struct Netif {
-    name: String,
     index: u32,
     socket: OwnedFd,
 }
@@ -48,6 +47,11 @@ struct EthtoolValue {
     data: u32,
 }
 
+fn empty_request() -> libc::ifreq {
+    // SAFETY: zeroes are fine for integers and a null pointer.
+    unsafe { std::mem::zeroed() }
+}
+
 impl Netif {
     /// Finds the interface in the calling thread's network namespace.
     ///
@@ -61,8 +65,16 @@ impl Netif {
         }
         // SAFETY: a new descriptor that nobody else owns.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-        let mut this = Self { name: name.to_owned(), index: 0, socket };
-        let request = this.ask(libc::SIOCGIFINDEX as libc::c_ulong)?;
+        let mut this = Self { index: 0, socket };
+        let mut request = empty_request();
+        let bytes = name.as_bytes();
+        if bytes.is_empty() || bytes.len() >= request.ifr_name.len() || bytes.contains(&0) {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        for (to, from) in request.ifr_name.iter_mut().zip(bytes) {
+            *to = *from as libc::c_char;
+        }
+        this.call(libc::SIOCGIFINDEX as libc::c_ulong, &mut request)?;
         // SAFETY: the kernel filled this field of the union.
         this.index = unsafe { request.ifr_ifru.ifru_ifindex } as u32;
         Ok(this)
@@ -73,16 +85,12 @@ impl Netif {
         self.index
     }
 
+    /// A request with the interface's name of the moment.
     fn request(&self) -> io::Result<libc::ifreq> {
-        // SAFETY: zeroes are fine for integers and a null pointer.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        let name = self.name.as_bytes();
-        if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains(&0) {
-            return Err(io::Error::from_raw_os_error(libc::ENODEV));
-        }
-        for (to, from) in request.ifr_name.iter_mut().zip(name) {
-            *to = *from as libc::c_char;
-        }
+        let mut request = empty_request();
+        request.ifr_ifru.ifru_ifindex = self.index as libc::c_int;
+        self.call(libc::SIOCGIFNAME as libc::c_ulong, &mut request)?;
+        request.ifr_ifru = empty_request().ifr_ifru;
         Ok(request)
     }
 
@@ -104,15 +112,26 @@ impl Netif {
         self.call(libc::SIOCETHTOOL as libc::c_ulong, &mut request)
     }
 
+    fn flags(&self) -> io::Result<libc::c_int> {
+        let request = self.ask(libc::SIOCGIFFLAGS as libc::c_ulong)?;
+        // SAFETY: the kernel filled this field of the union.
+        Ok(libc::c_int::from(unsafe { request.ifr_ifru.ifru_flags }))
+    }
+
     /// Whether it is up.
     ///
     /// # Errors
     /// The kernel's.
     pub fn is_up(&self) -> io::Result<bool> {
-        let request = self.ask(libc::SIOCGIFFLAGS as libc::c_ulong)?;
-        // SAFETY: the kernel filled this field of the union.
-        let flags = unsafe { request.ifr_ifru.ifru_flags };
-        Ok(libc::c_int::from(flags) & libc::IFF_UP != 0)
+        Ok(self.flags()? & libc::IFF_UP != 0)
+    }
+
+    /// Whether it is up and has a carrier.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn is_running(&self) -> io::Result<bool> {
+        Ok(self.flags()? & libc::IFF_RUNNING != 0)
     }
 
     /// Longest packet in bytes, without the Ethernet header.

@@ -7,10 +7,10 @@ use std::{
     net::IpAddr,
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
 };
 
 use super::{
-    Request,
     bpf::AttachMode,
     netif::{Netif, Offloads, Queues},
     program::Program,
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     arena::{Arena, BUF_SIZE},
-    device::{Host, OpenError, Port, PortControl, PortInfo},
+    device::{Host, OpenError, OpenOptions, Port, PortControl, PortInfo},
     queue::{Losses, RxQueue, TxQueue},
     ring::{Direction, Kring, RxRing, TxRing},
 };
@@ -32,6 +32,8 @@ const MAX_SLOTS: u32 = 1 << 14;
 const HEADROOM: u32 = 256;
 /// Longest frame that can be received, in bytes.
 const MAX_FRAME: u32 = BUF_SIZE - HEADROOM;
+/// Some drivers take the link down for a while when a program or a socket comes.
+const CARRIER_WAIT: Duration = Duration::from_secs(6);
 /// An Ethernet header and one VLAN tag.
 const LINK_HEADER: u32 = 14 + 4;
 
@@ -47,6 +49,8 @@ struct Prepared {
     zero_copy: bool,
     program: Program,
     attachment: Attachment,
+    /// Until when to wait for the carrier, if there was one before.
+    carrier_until: Option<Instant>,
 }
 
 /// What closing a port undoes: the program's attachment, then the offloads.
@@ -65,14 +69,17 @@ impl Drop for Attachment {
     }
 }
 
-pub fn open_all(requests: &[Request]) -> Result<Vec<Port>, OpenError> {
+pub fn open_all(requests: &[(String, OpenOptions)]) -> Result<Vec<Port>, OpenError> {
     let mut names = HashSet::new();
     let mut prepared = Vec::new();
-    for request in requests {
-        if !names.insert(&request.interface) {
-            return Err(OpenError::new(device(request), "named twice; one port per interface"));
+    for (interface, options) in requests {
+        if !names.insert(interface) {
+            return Err(OpenError::new(
+                format!("xdp:{interface}"),
+                "named twice; an interface can be one port only",
+            ));
         }
-        prepared.push(prepare(request)?);
+        prepared.push(prepare(interface, options)?);
     }
     let local = host_addresses();
     let mut ports: Vec<Option<Port>> = prepared.iter().map(|_| None).collect();
@@ -86,44 +93,42 @@ pub fn open_all(requests: &[Request]) -> Result<Vec<Port>, OpenError> {
     Ok(ports.into_iter().flatten().collect())
 }
 
-fn device(request: &Request) -> String {
-    format!("xdp:{}", request.interface)
-}
-
 /// Looks at the interface, loads the program and attaches it.
-fn prepare(request: &Request) -> Result<Prepared, OpenError> {
-    let device = device(request);
+fn prepare(interface: &str, options: &OpenOptions) -> Result<Prepared, OpenError> {
+    let device = format!("xdp:{interface}");
     let fail = |reason: &dyn Display| OpenError::new(&device, reason);
-    let trouble = |what: &str, e: io::Error| fail(&explain(&request.interface, what, &e));
-    let netif = Netif::find(&request.interface).map_err(|e| trouble("looking for it", e))?;
+    let trouble = |what: &str, e: io::Error| fail(&explain(interface, what, &e));
+    let netif = Netif::find(interface).map_err(|e| trouble("looking for it", e))?;
     let mac = netif.mac().map_err(|e| trouble("asking for its MAC address", e))?;
     let mac = mac.ok_or_else(|| fail(&"not an Ethernet interface; AF_XDP ports must be"))?;
     if !netif.is_up().map_err(|e| trouble("asking whether it is up", e))? {
-        return Err(fail(&format_args!("the interface is down; `ip link set {} up`", request.interface)));
+        return Err(fail(&format_args!("the interface is down; `ip link set {} up`", interface)));
     }
     let mtu = netif.mtu().map_err(|e| trouble("asking for its MTU", e))?;
     if mtu > MAX_FRAME - LINK_HEADER {
         return Err(fail(&format_args!(
             "MTU {mtu} does not fit a buffer; `ip link set {} mtu {}` or less",
-            request.interface,
+            interface,
             MAX_FRAME - LINK_HEADER
         )));
     }
+    let wait = options.carrier_wait.unwrap_or(CARRIER_WAIT);
+    let carrier_until = netif.is_running().unwrap_or(false).then(|| Instant::now() + wait);
     let queues = netif.queues();
-    if let Some(n) = request.options.rings.filter(|n| *n != queues.rx) {
+    if let Some(n) = options.rings.filter(|n| *n != queues.rx) {
         return Err(fail(&format_args!(
             "{n} rings asked for, but packets arrive on {} queues; leave `rings` out, or `ethtool -L {} combined {n}`",
-            queues.rx, request.interface
+            queues.rx, interface
         )));
     }
-    let slots = request.options.slots.unwrap_or(DEFAULT_SLOTS).clamp(64, MAX_SLOTS).next_power_of_two();
+    let slots = options.slots.unwrap_or(DEFAULT_SLOTS).clamp(64, MAX_SLOTS).next_power_of_two();
     let program =
-        Program::load(mac, &request.vlans, queues.rx).map_err(|e| trouble("loading the XDP program", e))?;
+        Program::load(mac, &options.vlans, queues.rx).map_err(|e| trouble("loading the XDP program", e))?;
     let (link, mode) =
         attach(&program, netif.index()).map_err(|e| trouble("attaching the XDP program", e))?;
     let mut attachment = Attachment {
         link: Some(link),
-        netif: Netif::find(&request.interface).map_err(|e| trouble("looking for it", e))?,
+        netif: Netif::find(interface).map_err(|e| trouble("looking for it", e))?,
         offloads: Offloads::default(),
     };
     match netif.offloads_off(mode == AttachMode::Generic) {
@@ -131,14 +136,26 @@ fn prepare(request: &Request) -> Result<Prepared, OpenError> {
         Err(e) if mode == AttachMode::Generic => {
             return Err(fail(&format_args!(
                 "GRO and LRO cannot be switched off ({e}); `ethtool -K {} gro off lro off`",
-                request.interface
+                interface
             )));
         }
         Err(e) => log::warn!("{device}: VLAN tags may be hidden, rx-vlan-hw-parse stays on: {e}"),
     }
     let zero_copy = mode == AttachMode::Native && socket::can_zero_copy(netif.index(), 0);
-    let interface = request.interface.clone();
-    Ok(Prepared { device, interface, netif, mac, queues, slots, mode, zero_copy, program, attachment })
+    let interface = interface.to_owned();
+    Ok(Prepared {
+        device,
+        interface,
+        netif,
+        mac,
+        queues,
+        slots,
+        mode,
+        zero_copy,
+        program,
+        attachment,
+        carrier_until,
+    })
 }
 
 /// In the driver if it can, else behind it.
@@ -285,6 +302,15 @@ fn finish(
         control.program.set_socket(queue as u32, s.fd.as_fd()).map_err(fail)?;
         control.sockets.push(s.fd);
     }
+    while let Some(until) = p.carrier_until
+        && !control.netif.is_running().unwrap_or(true)
+    {
+        if Instant::now() > until {
+            log::warn!("{}: no carrier since it was opened; going on without", p.device);
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
     let driver = if p.mode == AttachMode::Native { "native" } else { "generic" };
     let copies = if p.zero_copy { "zero-copy" } else { "copy" };
     let info = PortInfo {
@@ -323,6 +349,10 @@ impl XdpControl {
         for address in add {
             match self.program.add_local(address) {
                 Ok(()) => drop(self.local.insert(address)),
+                Err(e) if e.raw_os_error() == Some(libc::E2BIG) => {
+                    let why = "more local addresses than the XDP program can hold";
+                    result = result.and(Err(io::Error::new(e.kind(), why)));
+                }
                 Err(e) => result = result.and(Err(e)),
             }
         }
@@ -330,24 +360,27 @@ impl XdpControl {
     }
 
     /// Follows a change of the device's MAC address.
-    fn follow_mac(&mut self) {
-        if let Ok(Some(mac)) = self.netif.mac()
+    fn follow_mac(&mut self) -> io::Result<()> {
+        if let Some(mac) = self.netif.mac()?
             && mac != self.mac
-            && self.program.set_mac(mac).is_ok()
         {
+            self.program.set_mac(mac)?;
             self.mac = mac;
         }
+        Ok(())
     }
 }
 
 impl PortControl for XdpControl {
     fn set_local(&mut self, addresses: &[IpAddr]) -> io::Result<()> {
-        self.follow_mac();
         self.change_local(&addresses.iter().copied().collect())
     }
 
+    fn tend(&mut self) -> io::Result<()> {
+        self.follow_mac()
+    }
+
     fn losses(&mut self) -> Losses {
-        self.follow_mac();
         let (passed_up, passed_up_bytes) = self.program.passed().unwrap_or_default();
         let mut losses = Losses {
             passed_up,
