@@ -7,6 +7,7 @@
 //! `control` writes `tables`, and nothing imports `control` but the commands.
 
 pub mod config;
+pub mod control;
 pub mod forward;
 pub mod stats;
 pub mod tables;

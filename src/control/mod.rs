@@ -1,0 +1,5 @@
+//! What makes the tables: the keeper's thread follows the kernel, keeps the routing information
+//! base, resolves neighbours, and publishes what workers read. Nothing but the commands imports
+//! this.
+
+pub mod kernel;
