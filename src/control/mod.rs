@@ -2,4 +2,7 @@
 //! base, resolves neighbours, and publishes what workers read. Nothing but the commands imports
 //! this.
 
+mod buckets;
 pub mod kernel;
+pub mod next_hops;
+pub mod rib;

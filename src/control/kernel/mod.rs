@@ -197,14 +197,8 @@ pub enum Part {
 
 impl Part {
     /// All parts, in the order in which they are listed.
-    pub const ALL: [Part; 6] = [
-        Part::Links,
-        Part::NextHops,
-        Part::Addresses,
-        Part::Neighbors,
-        Part::Routes4,
-        Part::Routes6,
-    ];
+    pub const ALL: [Part; 6] =
+        [Part::Links, Part::NextHops, Part::Addresses, Part::Neighbors, Part::Routes4, Part::Routes6];
 }
 
 /// A set of parts.

@@ -179,7 +179,13 @@ fn address(kind: u16, payload: &[u8]) -> Parsed<Option<KernelEvent>> {
     // On a point-to-point link IFA_ADDRESS is the other end's, and the prefix belongs to it.
     let own = local.or(peer).ok_or(Malformed)?;
     let len = match (local, peer) {
-        (Some(l), Some(p)) if l != p => if family == INET { 32 } else { 128 },
+        (Some(l), Some(p)) if l != p => {
+            if family == INET {
+                32
+            } else {
+                128
+            }
+        }
         _ => len,
     };
     let net = IpNet::new(own, len).map_err(|_| Malformed)?;

@@ -1,0 +1,254 @@
+//! Links and addresses, and the ports that stand on them.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use ipnet::IpNet;
+
+use super::{InRib, Rib, own_index, paths::PathKey};
+use crate::control::kernel::{Address, Index, Link, NextHopObject, Parts};
+use crate::tables::PortId;
+
+/// Length of an IP packet in bytes that every Ethernet takes.
+const USUAL_MTU: u16 = 1500;
+
+impl Rib {
+    pub(super) fn link_changed(&mut self, link: Link, listed: bool) {
+        let index = link.index;
+        if !self.link_sweep.admits(index, listed) {
+            return;
+        }
+        let mark = self.link_sweep.epoch();
+        let up = link.up;
+        let name = link.name.clone();
+        let old = self.links.insert(index, (link, mark));
+        let was_up = old.as_ref().is_some_and(|(old, _)| old.up);
+        let renamed = old.is_none_or(|(old, _)| old.name != name);
+        if renamed {
+            self.map_ports();
+        }
+        if let Some(port) = self.port_of(index) {
+            self.refresh_port(port);
+        }
+        if renamed || was_up != up {
+            self.reroute(index);
+        }
+        if was_up && !up {
+            self.purge(index);
+        }
+    }
+
+    pub(super) fn link_gone(&mut self, index: Index, listed: bool) {
+        if !self.link_sweep.admits(index, listed) || self.links.remove(&index).is_none() {
+            return;
+        }
+        self.addresses.remove(&index);
+        let gone: Vec<_> = self.neighbors.keys().filter(|(_, i)| *i == index).copied().collect();
+        for (address, index) in gone {
+            self.forget_neighbor(index, address);
+        }
+        let port = self.port_of(index);
+        self.map_ports();
+        if let Some(port) = port {
+            self.refresh_port(port);
+            self.reroute(own_index(port));
+        }
+        self.reroute(index);
+        self.purge(index);
+    }
+
+    pub(super) fn sweep_links(&mut self, complete: bool) {
+        let Some(stale) = self.link_sweep.end(complete) else { return };
+        let gone: Vec<_> =
+            self.links.iter().filter(|(i, (_, mark))| stale(*mark, i)).map(|(i, _)| *i).collect();
+        for index in gone {
+            self.link_gone(index, false);
+        }
+    }
+
+    /// Finds the interface of every port by its name.
+    fn map_ports(&mut self) {
+        self.by_index.clear();
+        let mut moved = Vec::new();
+        for (port, entry) in self.ports.iter_mut().enumerate() {
+            let name = entry.spec.interface.as_deref();
+            let index =
+                name.and_then(|name| self.links.values().find(|(l, _)| l.name == name)).map(|(l, _)| l.index);
+            if entry.index != index {
+                moved.extend(entry.index);
+                moved.extend(index);
+                moved.push(own_index(port as PortId));
+            }
+            entry.index = index;
+            if let Some(index) = index {
+                self.by_index.insert(index, port as PortId);
+            }
+        }
+        for index in moved {
+            if let Some(port) = self.port_of(index) {
+                self.refresh_port(port);
+            }
+            self.reroute(index);
+            self.look_at_neighbors_of(index);
+        }
+    }
+
+    /// Takes out what the kernel drops without a word when an interface goes down: its routes
+    /// (RTM_DELROUTE comes for none of IPv4's), and the next hop objects on it.
+    fn purge(&mut self, index: Index) {
+        let dead_objects: Vec<u32> = self
+            .objects
+            .iter()
+            .filter(|(_, (object, _))| matches!(object, NextHopObject::Single(h) if h.index == Some(index)))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in dead_objects {
+            self.object_gone(id, false);
+        }
+        let dead: BTreeSet<_> = self
+            .paths
+            .select(|path| path.resolved.is_none() && path.key.mentions(index))
+            .into_iter()
+            .collect();
+        if !dead.is_empty() {
+            self.drop_kernel_routes::<u32>(&dead);
+            self.drop_kernel_routes::<u128>(&dead);
+        }
+        self.wanted = self.wanted.with(Parts::ROUTES);
+    }
+
+    fn drop_kernel_routes<A: InRib>(&mut self, dead: &BTreeSet<u32>) {
+        self.remove_where::<A>(|_, candidate| candidate.mark != 0 && dead.contains(&candidate.path));
+    }
+
+    pub(super) fn address_added(&mut self, address: Address, listed: bool) {
+        if !self.address_sweep.admits((address.index, address.net.addr()), listed) {
+            return;
+        }
+        let mark = self.address_sweep.epoch();
+        let list = self.addresses.entry(address.index).or_default();
+        match list.iter_mut().find(|(a, _)| a.net.addr() == address.net.addr()) {
+            Some(known) => *known = (address, mark),
+            None => list.push((address, mark)),
+        }
+        if let Some(port) = self.port_of(address.index) {
+            self.refresh_port(port);
+        }
+    }
+
+    pub(super) fn address_removed(&mut self, address: Address, listed: bool) {
+        if !self.address_sweep.admits((address.index, address.net.addr()), listed) {
+            return;
+        }
+        if let Some(list) = self.addresses.get_mut(&address.index) {
+            list.retain(|(a, _)| a.net.addr() != address.net.addr());
+        }
+        if let Some(port) = self.port_of(address.index) {
+            self.refresh_port(port);
+        }
+        // Which routes went with it, the kernel does not say.
+        self.wanted = self.wanted.with(Parts::ROUTES);
+    }
+
+    pub(super) fn sweep_addresses(&mut self, complete: bool) {
+        let Some(stale) = self.address_sweep.end(complete) else { return };
+        for (index, list) in &mut self.addresses {
+            list.retain(|(a, mark)| !stale(*mark, &(*index, a.net.addr())));
+        }
+        for port in 0..self.ports.len() as PortId {
+            self.refresh_port(port);
+        }
+    }
+
+    /// The device behind a port is gone: nothing leaves by it any more.
+    pub fn port_gone(&mut self, port: PortId) {
+        let Some(entry) = self.ports.get_mut(usize::from(port)) else { return };
+        entry.gone = true;
+        let index = entry.index;
+        self.refresh_port(port);
+        self.reroute(own_index(port));
+        if let Some(index) = index {
+            self.reroute(index);
+        }
+    }
+
+    /// Whether routes may lead through a port.
+    pub(super) fn is_live(&self, port: PortId) -> bool {
+        let Some(entry) = self.ports.get(usize::from(port)) else { return false };
+        if entry.gone {
+            return false;
+        }
+        match (&entry.spec.interface, entry.index) {
+            (None, _) => true,
+            (Some(_), Some(index)) => self.is_up(index),
+            // No kernel is followed, so nobody can say that it is down.
+            (Some(_), None) => self.links.is_empty(),
+        }
+    }
+
+    /// Whether the kernel's interface is switched on.
+    pub(super) fn is_up(&self, index: Index) -> bool {
+        self.links.get(&index).is_some_and(|(link, _)| link.up)
+    }
+
+    /// Works out anew what workers see of a port.
+    pub(super) fn refresh_port(&mut self, port: PortId) {
+        let live = self.is_live(port);
+        let Some(entry) = self.ports.get(usize::from(port)) else { return };
+        let link = entry.index.and_then(|index| self.links.get(&index)).map(|(link, _)| link);
+        let mut table = entry.table.clone();
+        table.up = live && link.is_none_or(|link| link.carrier);
+        table.mac = entry.spec.mac.or(link.and_then(|link| link.mac)).unwrap_or(table.mac);
+        let kernel_mtu = link.map(|link| u16::try_from(link.mtu).unwrap_or(u16::MAX));
+        table.mtu = entry.spec.mtu.or(kernel_mtu).unwrap_or(USUAL_MTU).min(entry.spec.max_len);
+        let mut nets: Vec<IpNet> = match (&entry.spec.addresses, entry.index) {
+            (Some(nets), _) => nets.clone(),
+            (None, Some(index)) => {
+                let list = self.addresses.get(&index).map_or(&[][..], Vec::as_slice);
+                let mut ready: Vec<_> = list.iter().map(|(a, _)| a).filter(|a| a.ready).collect();
+                ready.sort_by_key(|a| a.secondary);
+                ready.into_iter().map(|a| a.net).collect()
+            }
+            (None, None) => Vec::new(),
+        };
+        nets.sort_by_key(|net| is_link_local(net.addr()));
+        table.addresses4 =
+            nets.iter().filter_map(|n| if let IpNet::V4(n) = n { Some(*n) } else { None }).collect();
+        table.addresses6 =
+            nets.iter().filter_map(|n| if let IpNet::V6(n) = n { Some(*n) } else { None }).collect();
+        if table == entry.table {
+            return;
+        }
+        let rewrite = table.mac != entry.table.mac || table.mtu != entry.table.mtu;
+        self.ports[usize::from(port)].table = table;
+        self.changes.ports.insert(port);
+        if rewrite {
+            let of_port = self.hops.iter().filter(|(_, adjacency)| adjacency.port() == Some(port));
+            self.changes.next_hops.extend(of_port.map(|(id, _)| id));
+        }
+    }
+
+    /// Works out anew where the paths over an interface lead.
+    pub(super) fn reroute(&mut self, index: Index) {
+        let objects: BTreeSet<u32> = self.objects_on(index);
+        let paths = self.paths.select(|path| match &*path.key {
+            PathKey::Object(id) => objects.contains(id),
+            key => key.mentions(index),
+        });
+        self.resolve_all(paths);
+        if let Some(port) = self.port_of(index)
+            && index == own_index(port)
+        {
+            self.look_at_neighbors_of(index);
+        } else if let Some(port) = self.port_of(index) {
+            self.reroute(own_index(port));
+            self.look_at_neighbors_of(index);
+        }
+    }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(a) => a.is_link_local(),
+        IpAddr::V6(a) => a.is_unicast_link_local(),
+    }
+}
