@@ -408,7 +408,3 @@ fn next_hop(kind: u16, payload: &[u8]) -> Parsed<Option<KernelEvent>> {
     };
     Ok(Some(KernelEvent::NextHopChanged(id, object)))
 }
-
-#[cfg(test)]
-#[path = "parse_tests.rs"]
-mod tests;

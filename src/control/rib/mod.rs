@@ -14,8 +14,6 @@ mod sweep;
 pub mod table;
 
 #[cfg(test)]
-mod model_tests;
-#[cfg(test)]
 mod tests;
 
 use std::{
