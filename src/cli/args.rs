@@ -194,4 +194,37 @@ mod tests {
         assert_eq!(replay.outputs, [pair("b", "o")]);
         assert!(Args::try_parse_from(["sweepd", "replay", "--in", "x.pcap"]).is_err());
     }
+
+    /// Every command and option of `command` and of those below it, as the page writes them.
+    fn words(command: &clap::Command) -> Vec<String> {
+        let options = command.get_arguments().filter(|arg| !arg.is_positional()).map(|arg| {
+            match (arg.get_short(), arg.get_long()) {
+                (_, Some(long)) => format!("Fl Fl {long}"),
+                (Some(short), None) => format!("Fl {short}"),
+                (None, None) => String::new(),
+            }
+        });
+        let below = command.get_subcommands().flat_map(|sub| {
+            let mut list = words(sub);
+            list.push(format!("Cm {}", sub.get_name()));
+            list
+        });
+        options.chain(below).collect()
+    }
+
+    #[test]
+    fn the_manual_page_explains_every_command_and_option() {
+        let page = include_str!("../../man/sweepd.8");
+        let mut command = Args::command();
+        command.build();
+        let words = words(&command);
+        assert!(words.len() > 20, "{words:?}");
+        for word in words {
+            let explained = page.lines().any(|line| {
+                let rest = line.strip_prefix(".It ").and_then(|line| line.strip_prefix(word.as_str()));
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+            });
+            assert!(explained, ".It {word} is missing");
+        }
+    }
 }
