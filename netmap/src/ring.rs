@@ -169,6 +169,9 @@ impl Frame {
     /// A frame without bytes; what fills a burst before packets do.
     pub const EMPTY: Frame = Frame { start: NonNull::dangling().as_ptr(), len: 0, flags: 0 };
 
+    /// What stands for a packet that spans several buffers: no bytes, and it continues.
+    pub const CHAINED: Frame = Frame { flags: NS_MOREFRAG, ..Frame::EMPTY };
+
     /// A frame over bytes outside any ring: held packets, tests.
     pub fn over(bytes: &mut [u8]) -> FrameMut<'_> {
         FrameMut {
@@ -356,12 +359,13 @@ impl TxRing {
     /// ring is full, or the packet does not fit its buffers; nothing has happened then.
     #[inline(always)]
     pub fn forward(&mut self, rx: &RxRing, index: u32, len: u32) -> bool {
-        if rx.view.arena != self.view.arena || len < self.min_len {
+        if rx.view.arena != self.view.arena {
             return self.forward_by_copy(rx, index, len);
         }
         if self.head == self.tail {
             return false;
         }
+        let len = if len < self.min_len { self.pad(rx, index, len) } else { len };
         let (to, from) = (self.view.slot(self.head), rx.view.slot(index));
         // SAFETY: both slots are the user's: `from` lies between its ring's head and tail by the
         // caller's bookkeeping, `to` is free. They are in different rings, so never the same.
@@ -372,6 +376,20 @@ impl TxRing {
         }
         self.head = self.view.next(self.head);
         true
+    }
+
+    /// Zeroes the bytes behind a short frame in its own buffer; gives the length to send.
+    fn pad(&self, rx: &RxRing, index: u32, len: u32) -> u32 {
+        // SAFETY: the slot is the user's, by the same word as in `forward`.
+        let slot = unsafe { rx.view.slot(index).read() };
+        let (start, offset) = rx.view.data(slot);
+        if slot.buf_idx < rx.view.num_bufs && offset + self.min_len <= rx.view.buf_size {
+            // SAFETY: checked to lie inside the buffer, which is the slot's.
+            unsafe { start.add(len as usize).write_bytes(0, (self.min_len - len) as usize) };
+            self.min_len
+        } else {
+            len
+        }
     }
 
     #[cold]

@@ -228,6 +228,21 @@ impl Hold {
         Some(self.view(cell, key))
     }
 
+    /// A neighbour whose first packet satisfies `ready`.
+    pub fn find_ready(&self, mut ready: impl FnMut(&Held<'_>) -> bool) -> Option<(PortId, IpAddr)> {
+        let mut index = self.waiting.first;
+        while index != NONE {
+            let neighbor = &self.neighbors[index as usize];
+            if let Some(key) = neighbor.key
+                && ready(&self.view(neighbor.first, key))
+            {
+                return Some(key);
+            }
+            index = self.neighbor_links.next[index as usize];
+        }
+        None
+    }
+
     /// Calls `ask` for each neighbour that packets wait for and that was last asked for a second
     /// or longer ago. Costs one comparison when there is none.
     pub fn ask_again(&mut self, now: u64, mut ask: impl FnMut(PortId, IpAddr)) {

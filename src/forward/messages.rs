@@ -27,6 +27,19 @@ pub enum ToKeeper {
         address: IpAddr,
         /// Its MAC address.
         mac: [u8; 6],
+        /// Whether an entry is made when there is none and nobody asked (RFC 826, RFC 4861 7.2.5).
+        create: bool,
+        /// Whether an entry with another MAC address is changed (RFC 4861's override flag).
+        replace: bool,
+    },
+    /// Another device on the link claims one of our addresses (RFC 5227).
+    Conflict {
+        /// The port it was heard on.
+        port: PortId,
+        /// The address, ours.
+        address: IpAddr,
+        /// The other's MAC address.
+        mac: [u8; 6],
     },
     /// Packets were sent through these next hops since the last word, so that their neighbours
     /// can be kept fresh.

@@ -17,6 +17,12 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
+    /// Takes `n` away, for gauges. Only the counter's one writer may call this.
+    #[inline(always)]
+    pub fn sub(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_sub(n), Ordering::Relaxed);
+    }
+
     /// Sets the value. Only the counter's one writer may call this.
     #[inline(always)]
     pub fn set(&self, n: u64) {
@@ -62,7 +68,9 @@ pub struct PortBlock {
     pub taken_over: Counter,
     /// Packets that express forwarded from this port.
     pub express: Counter,
-    reserved: [Counter; 2],
+    /// Packets taken from the host's own stack, to be sent out of this port.
+    pub from_host: Counter,
+    reserved: [Counter; 1],
     /// Packets received on this port, by verdict.
     pub verdicts: [Counter; VERDICTS_MAX],
     reserved2: [Counter; 8],

@@ -7,6 +7,8 @@
 pub mod blocks;
 mod cpu;
 pub mod fib4;
+pub mod fib6;
+pub mod local;
 pub mod memory;
 pub mod prefixes;
 pub mod publish;
@@ -162,5 +164,63 @@ pub struct IcmpLimit {
 impl Default for IcmpLimit {
     fn default() -> Self {
         Self { rate: 1000, burst: 200 }
+    }
+}
+
+/// Everything a packet needs, of one generation.
+pub struct Tables {
+    /// The ports, by [`PortId`].
+    pub ports: Vec<PortTable>,
+    /// IPv4 prefixes to next hops.
+    pub fib4: fib4::Fib4,
+    /// IPv6 prefixes to next hops.
+    pub fib6: fib6::Fib6,
+    /// What every forwarded packet reads of its next hop.
+    pub next_hops: Box<[NextHop; MAX_NEXT_HOPS]>,
+    /// What only unusual packets read of it.
+    pub info: Box<[NextHopInfo]>,
+    /// Groups of next hops.
+    pub groups: Vec<Group>,
+    /// The host's own addresses, of all interfaces.
+    pub local: local::LocalAddresses,
+    /// How many ICMP errors each worker may send.
+    pub icmp: IcmpLimit,
+    /// Makes this router choose differently from others among several next hops.
+    pub hash_seed: u64,
+}
+
+impl Tables {
+    /// Tables without ports and routes.
+    ///
+    /// # Errors
+    /// When there is not enough memory, or the processor lacks an instruction that lookups need.
+    pub fn new() -> std::io::Result<Self> {
+        let mut info = vec![NextHopInfo::default(); MAX_NEXT_HOPS].into_boxed_slice();
+        for (entry, action) in info.iter_mut().zip(fixed::ACTIONS) {
+            entry.action = action;
+        }
+        let next_hops = vec![NextHop::default(); MAX_NEXT_HOPS].into_boxed_slice();
+        Ok(Self {
+            ports: Vec::new(),
+            fib4: fib4::Fib4::new()?,
+            fib6: fib6::Fib6::new()?,
+            next_hops: next_hops.try_into().expect("the length is the array's"),
+            info,
+            groups: Vec::new(),
+            local: local::LocalAddresses::default(),
+            icmp: IcmpLimit::default(),
+            hash_seed: 0,
+        })
+    }
+
+    /// The next hop with this id; ids have 15 bits.
+    #[inline(always)]
+    pub fn next_hop(&self, id: NextHopId) -> &NextHop {
+        &self.next_hops[usize::from(id) % MAX_NEXT_HOPS]
+    }
+
+    /// What only unusual packets read of it.
+    pub fn next_hop_info(&self, id: NextHopId) -> &NextHopInfo {
+        &self.info[usize::from(id) % MAX_NEXT_HOPS]
     }
 }

@@ -1,0 +1,348 @@
+//! The careful path: every packet that is not plain, one at a time, by every rule.
+//!
+//! It is a complete forwarder of its own; the fast path only takes the plain packets away from
+//! it. Here a packet finds its verdict, and here ICMP errors, fragments and answers are made.
+
+use std::{net::IpAddr, time::Instant};
+
+use crossbeam_channel::Sender;
+use netmap::Frame;
+
+use super::{
+    bucket::Bucket,
+    builtin,
+    handover::{CELL_BYTES, Exit, Origin},
+    hold::{Held, Hold, Limits, Meta},
+    icmp_error::{Icmp4Error, Icmp6Error},
+    messages::ToKeeper,
+    outputs::{Outputs, Sent},
+    verdict::Verdict,
+};
+use crate::{
+    stats::file::BlockRef,
+    tables::{Action, IcmpLimit, NextHop, NextHopId, PortId, PortTable, Tables},
+    wire::{
+        self,
+        ethernet::{self, EthernetHeader, is_group},
+    },
+};
+
+mod ipv4;
+mod ipv6;
+
+/// Bytes of an Ethernet header without tags.
+const ETHERNET: usize = ethernet::HEADER_LEN;
+
+/// What a packet on the careful path meets.
+pub struct Context<'a> {
+    /// This sweep's tables.
+    pub tables: &'a Tables,
+    /// The generation of the tables.
+    pub generation: u64,
+    /// The ways out.
+    pub out: &'a mut Outputs,
+    /// The port that the packet came in on.
+    pub port: PortId,
+    /// The worker's counters, by port.
+    pub blocks: &'a [BlockRef],
+}
+
+/// How a packet's time on the careful path ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// It has its verdict.
+    Verdict(Verdict),
+    /// Another worker will give it one.
+    InTransit,
+    /// It waits for a neighbour.
+    Held,
+}
+
+impl Ending {
+    /// Counts a received packet that ended so.
+    pub fn count(self, block: &BlockRef) {
+        match self {
+            Self::Verdict(verdict) => block.count(verdict, 1),
+            Self::InTransit => block.handed_over.add(1),
+            Self::Held => block.held.add(1),
+        }
+    }
+}
+
+impl From<Verdict> for Ending {
+    fn from(verdict: Verdict) -> Self {
+        Self::Verdict(verdict)
+    }
+}
+
+/// A packet's route: the next hop and what is to be done.
+#[derive(Clone, Copy)]
+struct Found {
+    hop: NextHop,
+    action: Action,
+    gateway: Option<IpAddr>,
+}
+
+/// The careful path's own state.
+pub struct Slow {
+    hold: Hold,
+    errors: Bucket,
+    limit: IcmpLimit,
+    started: Instant,
+    generation: u64,
+    scratch: Box<[u8; CELL_BYTES]>,
+    keeper: Sender<ToKeeper>,
+}
+
+impl Slow {
+    /// A fresh state; `keeper` hears which neighbours are missing.
+    pub fn new(keeper: Sender<ToKeeper>) -> Self {
+        let limit = IcmpLimit::default();
+        Self {
+            hold: Hold::new(Limits::default()),
+            errors: Bucket::new(limit, 0),
+            limit,
+            started: Instant::now(),
+            generation: 0,
+            scratch: Box::new([0; CELL_BYTES]),
+            keeper,
+        }
+    }
+
+    /// Nanoseconds since the worker began.
+    fn now(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    /// Finds the packet's verdict and does what it asks for.
+    pub fn packet(&mut self, context: &mut Context<'_>, frame: &mut Frame) -> Ending {
+        if frame.len() == 0 {
+            return if frame.continues() { Verdict::Chained } else { Verdict::BadSlot }.into();
+        }
+        self.frame(context, frame.bytes_mut())
+    }
+
+    fn frame(&mut self, context: &mut Context<'_>, frame: &mut [u8]) -> Ending {
+        let Some((header, _)) = ethernet::parse(frame) else { return Verdict::Runt.into() };
+        let EthernetHeader { destination, ethertype, .. } = *header;
+        let group = is_group(&destination);
+        if !group && destination != context.port().mac {
+            return Verdict::NotForUs.into();
+        }
+        match ethertype.get() {
+            ethernet::IPV4 => self.ipv4(context, frame, group),
+            ethernet::IPV6 => self.ipv6(context, frame, group),
+            _ => self.to_host(context, frame, Verdict::UnknownProtocol),
+        }
+    }
+
+    /// Gives a frame to the host: up its stack, or to the built-in one. `otherwise` is the verdict
+    /// when nobody there wants it.
+    fn to_host(&mut self, context: &mut Context<'_>, frame: &[u8], otherwise: Verdict) -> Ending {
+        let port = context.port;
+        if !context.port().builtin_host {
+            return context.send(Exit::Host(port), Verdict::Host, frame);
+        }
+        let outcome = builtin::handle(&context.tables.ports, port, frame, &mut self.scratch[..]);
+        if let Some(builtin::Learned { address, mac, create, replace }) = outcome.learned {
+            // A full channel means that the keeper is busy; the neighbour will speak again.
+            let _ = self.keeper.try_send(ToKeeper::Learned { port, address, mac, create, replace });
+        }
+        if let Some((address, mac)) = outcome.conflict {
+            let _ = self.keeper.try_send(ToKeeper::Conflict { port, address, mac });
+        }
+        if let Some(len) = outcome.reply {
+            context.out.send(Exit::Wire(port), Origin::Made, &self.scratch[..len]);
+        }
+        match (outcome.verdict, otherwise) {
+            (Verdict::UnknownProtocol, why) if why != Verdict::Host => why,
+            (verdict, _) => verdict,
+        }
+        .into()
+    }
+
+    /// Holds a frame until the neighbour behind `found` is known, or for a while.
+    fn hold(&mut self, context: &mut Context<'_>, frame: &[u8], found: Found, neighbor: IpAddr) -> Ending {
+        let (port, now) = (found.hop.port, self.now());
+        let is_ipv6 = frame[12..ETHERNET] == ethernet::IPV6.to_be_bytes();
+        let meta = Meta { from: context.port, ip_offset: ETHERNET as u16, is_ipv6 };
+        let Ok(pushed) = self.hold.push((port, neighbor), frame, meta, now) else {
+            return Verdict::HoldFull.into();
+        };
+        if let Some(displaced) = pushed.displaced {
+            self.let_go(context, displaced, Verdict::HoldFull.into());
+        }
+        if pushed.ask {
+            // A full channel means that the keeper is busy; the question comes again.
+            let _ = self.keeper.try_send(ToKeeper::Resolve { port, address: neighbor });
+        }
+        Ending::Held
+    }
+
+    /// Whether packets are held.
+    #[inline(always)]
+    pub fn waits(&self) -> bool {
+        !self.hold.is_empty()
+    }
+}
+
+impl Slow {
+    /// Whether one more ICMP error may be sent now: RFC 1812 4.3.2.8, RFC 4443 2.4 (f). Asked
+    /// before anything is built.
+    fn may_send_error(&mut self, context: &Context<'_>) -> bool {
+        let now = self.now();
+        if self.limit != context.tables.icmp {
+            self.limit = context.tables.icmp;
+            self.errors.set_limit(self.limit, now);
+        }
+        self.errors.take(now)
+    }
+
+    /// Sends the IP packet of `len` bytes that stands in the scratch buffer behind the Ethernet
+    /// header. When the way back is not resolved it is asked for, and the packet is dropped: its
+    /// sender will give cause for another.
+    fn send_made(
+        &mut self,
+        context: &mut Context<'_>,
+        found: Found,
+        neighbor: IpAddr,
+        len: usize,
+        ethertype: u16,
+    ) {
+        let (port, macs, action) = (found.hop.port, found.hop.macs, found.action);
+        match action {
+            Action::Forward => {
+                self.scratch[..12].copy_from_slice(&macs);
+                self.scratch[12..ETHERNET].copy_from_slice(&ethertype.to_be_bytes());
+                context.out.send(Exit::Wire(port), Origin::Made, &self.scratch[..ETHERNET + len]);
+            }
+            Action::Resolve | Action::Glean => {
+                let _ = self.keeper.try_send(ToKeeper::Resolve { port, address: neighbor });
+            }
+            _ => {}
+        }
+    }
+
+    /// Looks after the held packets, once a sweep while there are any: sends those whose neighbour
+    /// is known by now, asks again for the others, and gives up on the oldest.
+    #[cold]
+    pub fn look_after(&mut self, context: &mut Context<'_>) {
+        if self.generation != context.generation {
+            self.generation = context.generation;
+            // Each round frees a neighbour's cells, so there are not more rounds than cells.
+            for _ in 0..Limits::default().cells {
+                let Some((port, address)) = self.hold.find_ready(|held| context.has_resolved(held)) else {
+                    break;
+                };
+                self.release(context, port, address, |slow, context, frame| slow.frame(context, frame));
+            }
+        }
+        let now = self.now();
+        while let Some(held) = self.hold.expire(now, HOLD_AT_MOST) {
+            let (port, neighbor, meta) = (held.port, held.neighbor, held.meta);
+            self.let_go(context, meta, Verdict::NeighborFailed.into());
+            self.failed(context, port, neighbor);
+        }
+        let keeper = &self.keeper;
+        self.hold.ask_again(now, |port, address| {
+            // A full channel means that the keeper is busy; the question comes again.
+            let _ = keeper.try_send(ToKeeper::Resolve { port, address });
+        });
+    }
+
+    /// The neighbour does not answer: the packets held for it at this moment are refused.
+    #[cold]
+    pub fn failed(&mut self, context: &mut Context<'_>, port: PortId, address: IpAddr) {
+        self.release(context, port, address, |slow, context, frame| match frame.get(12..ETHERNET) {
+            Some([0x08, 0x00]) => slow.refuse4(
+                context,
+                &frame[ETHERNET..],
+                Icmp4Error::HostUnreachable,
+                Verdict::NeighborFailed,
+            ),
+            _ => slow.refuse6(
+                context,
+                &frame[ETHERNET..],
+                Icmp6Error::AddressUnreachable,
+                Verdict::NeighborFailed,
+            ),
+        });
+    }
+
+    /// Takes the packets held for a neighbour, in order, and lets `end` deal with each.
+    fn release(
+        &mut self,
+        context: &mut Context<'_>,
+        port: PortId,
+        address: IpAddr,
+        mut end: impl FnMut(&mut Self, &mut Context<'_>, &mut [u8]) -> Ending,
+    ) {
+        let mut copy = [0; CELL_BYTES];
+        for _ in 0..Limits::default().cells {
+            let Some(held) = self.hold.take(port, address) else { break };
+            let (len, meta) = (held.frame.len(), held.meta);
+            copy[..len].copy_from_slice(held.frame);
+            context.port = meta.from;
+            let ending = end(self, context, &mut copy[..len]);
+            self.let_go(context, meta, ending);
+        }
+    }
+
+    /// Counts a packet that is no longer held.
+    fn let_go(&mut self, context: &Context<'_>, meta: Meta, ending: Ending) {
+        let block = &context.blocks[usize::from(meta.from)];
+        block.held.sub(1);
+        ending.count(block);
+    }
+
+    /// Sends an ARP request or a neighbour solicitation for `address` on the link of `port`.
+    #[cold]
+    pub fn solicit(&mut self, context: &mut Context<'_>, port: PortId, address: IpAddr) {
+        let Some(table) = context.tables.ports.get(usize::from(port)) else { return };
+        if let Some(len) = builtin::solicit(table, None, address, &mut self.scratch[..]) {
+            context.out.send(Exit::Wire(port), Origin::Made, &self.scratch[..len]);
+        }
+    }
+}
+
+/// How long a packet is held at most, in nanoseconds; the keeper gives up sooner.
+const HOLD_AT_MOST: u64 = 6_000_000_000;
+
+impl<'a> Context<'a> {
+    /// Whether a held packet would go on now.
+    fn has_resolved(&self, held: &Held<'_>) -> bool {
+        let packet = &held.frame[usize::from(held.meta.ip_offset).min(held.frame.len())..];
+        let found = if held.meta.is_ipv6 {
+            wire::ipv6::parse(packet).ok().map(|p| self.find6(p.header.destination(), &p))
+        } else {
+            wire::ipv4::parse(packet).ok().map(|p| self.find4(p.header.destination(), &p))
+        };
+        found.is_none_or(|f| !matches!(f.action, Action::Resolve | Action::Glean))
+    }
+
+    fn port(&self) -> &'a PortTable {
+        &self.tables.ports[usize::from(self.port)]
+    }
+
+    /// The next hop `id`, or the member of its group that the flow's hash chooses.
+    fn found(&self, id: NextHopId, hash: impl FnOnce() -> u32) -> Found {
+        let mut id = id;
+        let mut info = self.tables.next_hop_info(id);
+        if info.action == Action::Group
+            && let Some(group) = self.tables.groups.get(usize::from(info.group))
+        {
+            id = group.buckets[(hash() >> 24) as usize];
+            info = self.tables.next_hop_info(id);
+        }
+        Found { hop: *self.tables.next_hop(id), action: info.action, gateway: info.gateway }
+    }
+
+    /// Sends a received packet and tells how it ended.
+    fn send(&mut self, exit: Exit, verdict: Verdict, frame: &[u8]) -> Ending {
+        match self.out.send(exit, Origin::Received(self.port, verdict), frame) {
+            Sent::Left => verdict.into(),
+            Sent::InTransit => Ending::InTransit,
+            Sent::Not(why) => why.into(),
+        }
+    }
+}

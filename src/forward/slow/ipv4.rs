@@ -1,0 +1,208 @@
+//! The careful path for IPv4: RFC 1812.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::{Context, ETHERNET, Ending, Found, Slow};
+use crate::{
+    forward::{
+        flow_hash,
+        fragment::Fragments,
+        handover::{CELL_BYTES, Exit, Origin},
+        icmp_error::{Icmp4Error, Link, ipv4_error},
+        ipv4_options,
+        outputs::Sent,
+        verdict::Verdict,
+    },
+    tables::{Action, NextHop, PortId},
+    wire::{
+        Malformed, ethernet,
+        ipv4::{self, Ipv4, Ipv4Header},
+    },
+};
+
+impl Slow {
+    /// An IPv4 packet in a frame for our MAC address, or for a group of stations.
+    pub(super) fn ipv4(&mut self, context: &mut Context<'_>, frame: &mut [u8], group: bool) -> Ending {
+        let packet = match ipv4::parse(&frame[ETHERNET..]) {
+            Ok(packet) => packet,
+            Err(Malformed::Short) => return Verdict::Runt.into(),
+            Err(Malformed::Field) => return Verdict::BadHeader.into(),
+        };
+        if !packet.sum_ok() {
+            return Verdict::BadChecksum.into();
+        }
+        let destination = packet.header.destination();
+        let found = context.find4(destination, &packet);
+        let everybody = destination.is_multicast() || found.action == Action::Broadcast;
+        if group {
+            // RFC 1812 5.3.4: what all stations of a link got is not forwarded; what is meant for
+            // them all is the host's.
+            return match everybody {
+                true => self.to_host(context, frame, verdict_of(found.action)),
+                false => Verdict::LinkBroadcast.into(),
+            };
+        }
+        match found.action {
+            Action::Host | Action::LinkLocal => {
+                return self.to_host(context, frame, verdict_of(found.action));
+            }
+            Action::Broadcast if context.is_broadcast_of_port(destination) => {
+                return self.to_host(context, frame, Verdict::Broadcast);
+            }
+            Action::Broadcast | Action::Multicast | Action::Martian => {
+                return verdict_of(found.action).into();
+            }
+            _ => {}
+        }
+        if let Some(verdict) = unfit_source(context, packet.header.source()) {
+            return verdict.into();
+        }
+        if ipv4_options::has_source_route(packet.options) {
+            return Verdict::SourceRoute.into();
+        }
+        if packet.header.ttl <= 1 {
+            return self.refuse4(context, &frame[ETHERNET..], Icmp4Error::TimeExceeded, Verdict::TtlExpired);
+        }
+        match found.action {
+            Action::NoRoute => {
+                self.refuse4(context, &frame[ETHERNET..], Icmp4Error::NetUnreachable, Verdict::NoRoute)
+            }
+            Action::Unreachable => {
+                self.refuse4(context, &frame[ETHERNET..], Icmp4Error::HostUnreachable, Verdict::Unreachable)
+            }
+            Action::Prohibit => {
+                self.refuse4(context, &frame[ETHERNET..], Icmp4Error::Prohibited, Verdict::Prohibited)
+            }
+            Action::Resolve => {
+                let neighbor = found.gateway.unwrap_or(destination.into());
+                let end = ETHERNET + usize::from(packet.header.total_len.get());
+                self.hold(context, &frame[..end], found, neighbor)
+            }
+            Action::Glean => {
+                let end = ETHERNET + usize::from(packet.header.total_len.get());
+                self.hold(context, &frame[..end], found, destination.into())
+            }
+            Action::Forward => self.forward4(context, frame, found),
+            other => verdict_of(other).into(),
+        }
+    }
+
+    /// Sends a packet, whole or in pieces.
+    fn forward4(&mut self, context: &mut Context<'_>, frame: &mut [u8], found: Found) -> Ending {
+        let Ok((header, _)) = zerocopy::FromBytes::mut_from_prefix(&mut frame[ETHERNET..]) else {
+            return Verdict::Runt.into();
+        };
+        let header: &mut Ipv4Header = header;
+        let total = header.total_len.get();
+        if total > found.hop.max_len && header.dont_fragment() {
+            let error = Icmp4Error::FragmentationNeeded { mtu: found.hop.max_len };
+            return self.refuse4(context, &frame[ETHERNET..], error, Verdict::TooBig);
+        }
+        header.decrement_ttl();
+        frame[..12].copy_from_slice(&found.hop.macs);
+        let frame = &frame[..ETHERNET + usize::from(total)];
+        if total <= found.hop.max_len {
+            return context.send(Exit::Wire(found.hop.port), Verdict::Forwarded, frame);
+        }
+        fragment4(context, &mut self.scratch, frame, found.hop).into()
+    }
+
+    /// Ends a packet with `verdict` and tells its sender, as far as the rules and the limit allow.
+    pub(super) fn refuse4(
+        &mut self,
+        context: &mut Context<'_>,
+        packet: &[u8],
+        error: Icmp4Error,
+        verdict: Verdict,
+    ) -> Ending {
+        self.tell_sender4(context, packet, error);
+        verdict.into()
+    }
+
+    fn tell_sender4(&mut self, context: &mut Context<'_>, packet: &[u8], error: Icmp4Error) {
+        if !self.may_send_error(context) {
+            return;
+        }
+        let Ok(parsed) = ipv4::parse(packet) else { return };
+        let found = context.find4(parsed.header.source(), &parsed);
+        let Some(source) = context.own_address4(found) else { return };
+        let place = &mut self.scratch[ETHERNET..];
+        let Some(len) = ipv4_error(packet, error, source, Link::Unicast, place) else { return };
+        let gateway = found.gateway.unwrap_or(parsed.header.source().into());
+        self.send_made(context, found, gateway, len, ethernet::IPV4);
+    }
+}
+
+/// Sends the packet in `frame`, already rewritten, in fragments of at most `mtu` bytes. The
+/// packet counts as fragmented when all its fragments have left.
+fn fragment4(
+    context: &mut Context<'_>,
+    scratch: &mut [u8; CELL_BYTES],
+    frame: &[u8],
+    hop: NextHop,
+) -> Verdict {
+    let (link, packet) = frame.split_at(ETHERNET);
+    let Ok(mut fragments) = Fragments::new(packet, hop.max_len) else { return Verdict::BadHeader };
+    scratch[..ETHERNET].copy_from_slice(link);
+    while let Some(len) = fragments.write_next(&mut scratch[ETHERNET..]) {
+        let piece = &scratch[..ETHERNET + len];
+        if let Sent::Not(verdict) = context.out.send(Exit::Wire(hop.port), Origin::Made, piece) {
+            return verdict;
+        }
+    }
+    if fragments.remaining() == 0 { Verdict::Fragmented } else { Verdict::TooBig }
+}
+
+/// Why a packet with this source must not be forwarded, if so: RFC 1812 5.3.7, RFC 3927 2.7.
+fn unfit_source(context: &Context<'_>, source: Ipv4Addr) -> Option<Verdict> {
+    if !ipv4::is_single_host(source) || context.tables.local.contains(source.into()) {
+        return Some(Verdict::Martian);
+    }
+    source.is_link_local().then_some(Verdict::LinkLocal)
+}
+
+/// The verdict of a packet that ends by its next hop's action alone.
+pub(super) fn verdict_of(action: Action) -> Verdict {
+    match action {
+        Action::NoRoute | Action::Group => Verdict::NoRoute,
+        Action::Forward => Verdict::Forwarded,
+        Action::Resolve | Action::Glean => Verdict::NeighborFailed,
+        Action::Host => Verdict::Host,
+        Action::Blackhole => Verdict::Blackhole,
+        Action::Unreachable => Verdict::Unreachable,
+        Action::Prohibit => Verdict::Prohibited,
+        Action::Martian => Verdict::Martian,
+        Action::Multicast => Verdict::Multicast,
+        Action::Broadcast => Verdict::Broadcast,
+        Action::LinkLocal => Verdict::LinkLocal,
+    }
+}
+
+impl Context<'_> {
+    /// The next hop towards `destination` for this packet.
+    pub(super) fn find4(&self, destination: Ipv4Addr, packet: &Ipv4<'_>) -> Found {
+        let id = self.tables.fib4.lookup(destination.into());
+        self.found(id, || flow_hash::ipv4(self.tables.hash_seed, packet))
+    }
+
+    /// The address that errors sent by way of `found` carry: RFC 1812 4.3.2.4, the outgoing
+    /// port's; else any of ours.
+    fn own_address4(&self, found: Found) -> Option<Ipv4Addr> {
+        let of =
+            |port: PortId| self.tables.ports.get(usize::from(port))?.addresses4.first().map(|n| n.addr());
+        let any = || (0..self.tables.ports.len() as PortId).find_map(of);
+        let local = || {
+            self.tables.local.iter().find_map(|a| match a {
+                IpAddr::V4(a) if !a.is_loopback() => Some(*a),
+                _ => None,
+            })
+        };
+        of(found.hop.port).or_else(|| of(self.port)).or_else(any).or_else(local)
+    }
+
+    /// Whether `destination` means every station on the arrival port's own link.
+    fn is_broadcast_of_port(&self, destination: Ipv4Addr) -> bool {
+        destination.is_broadcast()
+            || self.port().addresses4.iter().any(|n| n.prefix_len() < 31 && n.broadcast() == destination)
+    }
+}

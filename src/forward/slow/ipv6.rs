@@ -1,0 +1,149 @@
+//! The careful path for IPv6: RFC 8200, RFC 4443, RFC 4007.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::{Context, ETHERNET, Ending, Found, Slow, ipv4::verdict_of};
+use crate::{
+    forward::{
+        flow_hash,
+        handover::Exit,
+        icmp_error::{Icmp6Error, Link, ipv6_error},
+        verdict::Verdict,
+    },
+    tables::{Action, PortId},
+    wire::{
+        Malformed, ethernet,
+        ipv6::{self, Ipv6, Ipv6Header},
+    },
+};
+
+impl Slow {
+    /// An IPv6 packet in a frame for our MAC address, or for a group of stations.
+    pub(super) fn ipv6(&mut self, context: &mut Context<'_>, frame: &mut [u8], group: bool) -> Ending {
+        let packet = match ipv6::parse(&frame[ETHERNET..]) {
+            Ok(packet) => packet,
+            Err(Malformed::Short) => return Verdict::Runt.into(),
+            Err(Malformed::Field) => return Verdict::BadHeader.into(),
+        };
+        let destination = packet.header.destination();
+        let found = context.find6(destination, &packet);
+        if group {
+            return match destination.is_multicast() {
+                true => self.to_host(context, frame, Verdict::Multicast),
+                false => Verdict::LinkBroadcast.into(),
+            };
+        }
+        match found.action {
+            Action::Host | Action::LinkLocal => {
+                return self.to_host(context, frame, verdict_of(found.action));
+            }
+            Action::Multicast | Action::Martian => return verdict_of(found.action).into(),
+            _ => {}
+        }
+        if let Some(verdict) = unfit_source(context, packet.header.source()) {
+            return verdict.into();
+        }
+        let hop_limit = packet.header.hop_limit;
+        let end = ETHERNET + ipv6::HEADER_LEN + packet.payload.len();
+        let frame = &mut frame[..end];
+        if hop_limit <= 1 {
+            return self.refuse6(
+                context,
+                &frame[ETHERNET..],
+                Icmp6Error::HopLimitExceeded,
+                Verdict::TtlExpired,
+            );
+        }
+        match found.action {
+            Action::NoRoute => {
+                self.refuse6(context, &frame[ETHERNET..], Icmp6Error::NoRoute, Verdict::NoRoute)
+            }
+            Action::Unreachable => {
+                self.refuse6(context, &frame[ETHERNET..], Icmp6Error::NoRoute, Verdict::Unreachable)
+            }
+            Action::Prohibit => {
+                self.refuse6(context, &frame[ETHERNET..], Icmp6Error::Prohibited, Verdict::Prohibited)
+            }
+            Action::Resolve => self.hold(context, frame, found, found.gateway.unwrap_or(destination.into())),
+            Action::Glean => self.hold(context, frame, found, destination.into()),
+            Action::Forward => self.forward6(context, frame, found),
+            other => verdict_of(other).into(),
+        }
+    }
+
+    fn forward6(&mut self, context: &mut Context<'_>, frame: &mut [u8], found: Found) -> Ending {
+        let mtu = found.hop.max_len;
+        if frame.len() - ETHERNET > usize::from(mtu) {
+            // RFC 8200 section 5: a router never fragments.
+            let error = Icmp6Error::PacketTooBig { mtu: mtu.into() };
+            return self.refuse6(context, &frame[ETHERNET..], error, Verdict::TooBig);
+        }
+        if let Ok((header, _)) = <Ipv6Header as zerocopy::FromBytes>::mut_from_prefix(&mut frame[ETHERNET..])
+        {
+            header.decrement_hop_limit();
+        }
+        frame[..12].copy_from_slice(&found.hop.macs);
+        context.send(Exit::Wire(found.hop.port), Verdict::Forwarded, frame)
+    }
+
+    /// Ends a packet with `verdict` and tells its sender, as far as the rules and the limit allow.
+    pub(super) fn refuse6(
+        &mut self,
+        context: &mut Context<'_>,
+        packet: &[u8],
+        error: Icmp6Error,
+        verdict: Verdict,
+    ) -> Ending {
+        self.tell_sender6(context, packet, error);
+        verdict.into()
+    }
+
+    fn tell_sender6(&mut self, context: &mut Context<'_>, packet: &[u8], error: Icmp6Error) {
+        if !self.may_send_error(context) {
+            return;
+        }
+        let Ok(parsed) = ipv6::parse(packet) else { return };
+        let sender = parsed.header.source();
+        let found = context.find6(sender, &parsed);
+        let Some(source) = context.own_address6(found) else { return };
+        let place = &mut self.scratch[ETHERNET..];
+        let Some(len) = ipv6_error(packet, error, source, Link::Unicast, place) else { return };
+        self.send_made(context, found, found.gateway.unwrap_or(sender.into()), len, ethernet::IPV6);
+    }
+}
+
+/// Why a packet with this source must not be forwarded, if so: RFC 4291 2.5.2, 2.5.3, 2.5.6, 2.7.
+fn unfit_source(context: &Context<'_>, source: Ipv6Addr) -> Option<Verdict> {
+    if source.is_unspecified() || source.is_loopback() || source.is_multicast() {
+        return Some(Verdict::Martian);
+    }
+    if source.is_unicast_link_local() {
+        return Some(Verdict::LinkLocal);
+    }
+    context.tables.local.contains(source.into()).then_some(Verdict::Martian)
+}
+
+impl Context<'_> {
+    /// The next hop towards `destination` for this packet.
+    pub(super) fn find6(&self, destination: Ipv6Addr, packet: &Ipv6<'_>) -> Found {
+        let id = self.tables.fib6.lookup(destination.into());
+        self.found(id, || flow_hash::ipv6(self.tables.hash_seed, packet))
+    }
+
+    /// The address that errors sent by way of `found` carry: RFC 4443 2.2, a global address of the
+    /// outgoing port; else any global one of ours.
+    fn own_address6(&self, found: Found) -> Option<Ipv6Addr> {
+        let of = |port: PortId| {
+            let global = |a: &Ipv6Addr| !a.is_unicast_link_local();
+            self.tables.ports.get(usize::from(port))?.addresses6.iter().map(|n| n.addr()).find(global)
+        };
+        let any = || (0..self.tables.ports.len() as PortId).find_map(of);
+        let local = || {
+            self.tables.local.iter().find_map(|a| match a {
+                IpAddr::V6(a) if !a.is_loopback() && !a.is_unicast_link_local() => Some(*a),
+                _ => None,
+            })
+        };
+        of(found.hop.port).or_else(|| of(self.port)).or_else(any).or_else(local)
+    }
+}

@@ -1,0 +1,309 @@
+//! The loop. One worker per core runs it to completion: packets in, tables read once a sweep,
+//! packets out. A ring has one owner, and nothing else touches it.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::{Receiver as Commands, Sender as ToKeeperChannel};
+use netmap::{RxQueue, SyncError, Wait};
+
+use super::{
+    bell::Bell,
+    burst::Burst,
+    hand_over::hand_over,
+    handover::{Exit, Origin, Receiver},
+    idle::{Idle, Patience},
+    messages::{ToKeeper, ToWorker},
+    outputs::{Outputs, Sent},
+    parse::parse,
+    rewrite::rewrite,
+    route::route,
+    slow::{Context, Slow},
+    used::Used,
+    verdict::Verdict,
+};
+use crate::{
+    stats::file::BlockRef,
+    tables::{PortId, Tables, publish::Reader},
+};
+
+/// Packets that a worker takes from one ring before it turns to the next: enough to spread the
+/// cost of a sync, few enough to stay in the cache.
+pub const SWEEP: u32 = 256;
+
+/// Sweeps between two looks at the clock.
+const CLOCK_SWEEPS: u32 = 1024;
+
+/// A receive ring that this worker owns.
+pub struct Input {
+    /// The port it belongs to.
+    pub port: PortId,
+    /// Whether it comes from the wire; else it holds what the host's own stack sends.
+    pub wire: bool,
+    /// The ring and its device.
+    pub queue: RxQueue,
+    /// The worker's counters for the port.
+    pub block: BlockRef,
+    /// The device is gone.
+    pub dead: bool,
+    /// The last slot's packet goes on in the next one.
+    pub chain: bool,
+}
+
+/// All that one worker owns.
+pub struct Worker {
+    /// Its number, from 0.
+    pub index: usize,
+    /// Where packets come from.
+    pub inputs: Vec<Input>,
+    /// What the other workers hand to it.
+    pub inbox: Vec<Receiver>,
+    /// Where packets leave.
+    pub out: Outputs,
+    /// The tables.
+    pub reader: Reader<Tables>,
+    /// The careful path and its state.
+    pub slow: Slow,
+    /// Its counters, by port.
+    pub blocks: Vec<BlockRef>,
+    /// Which next hops were used lately.
+    pub used: Used,
+    /// Wakes it.
+    pub bell: Arc<Bell>,
+    /// The keeper's word.
+    pub commands: Commands<ToWorker>,
+    /// Its word to the keeper.
+    pub keeper: ToKeeperChannel<ToKeeper>,
+    /// What it does when there is nothing to do.
+    pub patience: Patience,
+}
+
+/// What a sweep has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Swept {
+    /// Packets taken from rings.
+    pub packets: u32,
+    /// Packets wait in transmit rings for a further sync.
+    pub pending: bool,
+}
+
+impl Worker {
+    /// Runs until [`ToWorker::Stop`]. Everything that is still in the receive rings stays there;
+    /// what is in the transmit rings is sent.
+    pub fn run(mut self) {
+        let mut burst = Burst::default();
+        let mut idle = Idle::new(self.patience);
+        let mut sweeps = 0u32;
+        let mut told_finished = false;
+        loop {
+            let swept = self.sweep(&mut burst);
+            sweeps = sweeps.wrapping_add(1);
+            if self.bell.was_called() && !self.obey() {
+                break;
+            }
+            if sweeps.is_multiple_of(CLOCK_SWEEPS) {
+                self.used.report(&self.keeper);
+            }
+            if swept.packets > 0 {
+                idle.busy();
+                continue;
+            }
+            if !told_finished && self.finished(swept) {
+                told_finished = self.keeper.try_send(ToKeeper::Finished { worker: self.index }).is_ok();
+            }
+            if idle.next() {
+                self.used.report(&self.keeper);
+                self.sleep(swept.pending);
+            }
+        }
+        self.flush();
+    }
+
+    /// One pass over all rings.
+    pub fn sweep(&mut self, burst: &mut Burst) -> Swept {
+        let Self { inputs, inbox, out, reader, slow, blocks, used, keeper, .. } = self;
+        let generation = reader.generation();
+        let tables = reader.sweep();
+        let mut packets = 0;
+        for input in inputs.iter_mut() {
+            if !input.sync(keeper) {
+                continue;
+            }
+            let waiting = input.queue.ring.available().min(SWEEP);
+            let mut done = 0;
+            while done < waiting {
+                burst.take(&input.queue.ring, done, waiting, &mut input.chain);
+                done += burst.len as u32;
+                if input.wire {
+                    let mut context = Context { tables, generation, out, port: input.port, blocks };
+                    from_wire(burst, input, &mut context, slow, used);
+                } else {
+                    from_host(burst, input, out);
+                }
+            }
+            input.queue.ring.advance(done);
+            packets += done;
+        }
+        for ring in inbox.iter_mut() {
+            packets += ring.drain(|packet| take_over(packet, out, blocks));
+        }
+        if slow.waits() {
+            slow.look_after(&mut Context { tables, generation, out, port: 0, blocks });
+        }
+        let pending = out.sync(|port, error| device_failed(keeper, port, error));
+        reader.quiescent();
+        Swept { packets, pending }
+    }
+
+    /// Deals with the keeper's commands; `false` when it is time to stop.
+    #[cold]
+    pub fn obey(&mut self) -> bool {
+        self.bell.answer();
+        let Self { out, reader, slow, blocks, commands, keeper, .. } = self;
+        let generation = reader.generation();
+        let tables = reader.sweep();
+        let mut context = Context { tables, generation, out, port: 0, blocks };
+        while let Ok(command) = commands.try_recv() {
+            match command {
+                ToWorker::Stop => return false,
+                ToWorker::Failed { port, address } => slow.failed(&mut context, port, address),
+                ToWorker::Solicit { port, address } => slow.solicit(&mut context, port, address),
+            }
+        }
+        out.sync(|port, error| device_failed(keeper, port, error));
+        reader.quiescent();
+        true
+    }
+
+    /// Whether nothing will ever come again and everything has left: captures at their end.
+    fn finished(&self, swept: Swept) -> bool {
+        !swept.pending
+            && !self.slow.waits()
+            && self
+                .inputs
+                .iter()
+                .filter(|i| i.wire)
+                .all(|i| i.queue.finished() && i.queue.ring.available() == 0)
+            && self.inbox.iter().all(Receiver::is_empty)
+    }
+
+    /// Waits for a packet, a command or the time; the tables may change meanwhile.
+    fn sleep(&mut self, pending: bool) {
+        self.reader.offline();
+        self.bell.fall_asleep();
+        if self.inbox.iter().all(Receiver::is_empty) && !self.bell.was_called() {
+            let live = self.inputs.iter().filter(|i| !i.dead);
+            let nap = pending || self.slow.waits() || live.clone().any(|i| i.queue.wait() == Wait::Nap);
+            let fds = live.filter_map(|i| match i.queue.wait() {
+                Wait::Fd(fd) => Some(fd),
+                Wait::Nap | Wait::Never => None,
+            });
+            super::idle::wait(
+                fds,
+                &self.bell,
+                if pending {
+                    super::idle::SHORT
+                } else if nap {
+                    super::idle::NAP
+                } else {
+                    super::idle::LONG
+                },
+            );
+        }
+        self.bell.wake_up();
+        self.reader.online();
+    }
+
+    /// Sends what the transmit rings still hold, for at most a tenth of a second.
+    fn flush(&mut self) {
+        let until = Instant::now() + Duration::from_millis(100);
+        let Self { out, keeper, .. } = self;
+        while out.sync(|port, error| device_failed(keeper, port, error)) && Instant::now() < until {
+            std::thread::sleep(super::idle::SHORT);
+        }
+    }
+}
+
+impl Input {
+    /// Brings the ring up to date; `false` when there is nothing to expect from it.
+    #[inline(always)]
+    fn sync(&mut self, keeper: &ToKeeperChannel<ToKeeper>) -> bool {
+        if self.dead {
+            return false;
+        }
+        match self.queue.sync() {
+            Ok(()) => true,
+            Err(error) => {
+                self.dead = error.is_gone();
+                device_failed(keeper, self.port, error);
+                false
+            }
+        }
+    }
+}
+
+/// Packets that came in from the wire: all stages.
+#[inline(always)]
+fn from_wire(burst: &mut Burst, input: &Input, context: &mut Context<'_>, slow: &mut Slow, used: &mut Used) {
+    let (tables, port, block) = (context.tables, input.port, &input.block);
+    let bytes = parse(burst, &tables.ports[usize::from(port)], tables);
+    route(burst, tables);
+    rewrite(burst, tables);
+    hand_over(burst, &input.queue.ring, context.out, port, block);
+    used.mark(burst);
+    if !burst.odd.is_empty() {
+        odd(burst, context, block, slow);
+    }
+    block.rx_packets.add(burst.len as u64);
+    block.rx_bytes.add(bytes);
+}
+
+/// The careful path for the burst's odd packets.
+#[cold]
+fn odd(burst: &mut Burst, context: &mut Context<'_>, block: &BlockRef, slow: &mut Slow) {
+    for i in burst.odd {
+        slow.packet(context, &mut burst.frame[i]).count(block);
+    }
+}
+
+/// Packets that the host's own stack sends out of the port: they pass as they are.
+#[cold]
+fn from_host(burst: &mut Burst, input: &Input, out: &mut Outputs) {
+    let (port, block) = (input.port, &input.block);
+    for i in 0..burst.len {
+        let (slot, len) = (burst.slot[i], burst.frame[i].len());
+        match out.forward(port, Origin::Received(port, Verdict::FromHost), &input.queue.ring, slot, len) {
+            Sent::Left => block.count(Verdict::FromHost, 1),
+            Sent::InTransit => block.handed_over.add(1),
+            Sent::Not(verdict) => block.count(verdict, 1),
+        }
+    }
+    block.from_host.add(burst.len as u64);
+}
+
+/// A packet that another worker has handed over: it gets its verdict here.
+#[cold]
+fn take_over(packet: super::handover::Handed<'_>, out: &mut Outputs, blocks: &[BlockRef]) {
+    let sent = out.send(packet.exit, packet.origin, packet.bytes);
+    let Origin::Received(port, verdict) = packet.origin else { return };
+    let block = &blocks[usize::from(port)];
+    block.taken_over.add(1);
+    match sent {
+        Sent::Left => block.count(verdict, 1),
+        Sent::Not(why) => block.count(why, 1),
+        // A ring has one owner, and packets are handed to that one.
+        Sent::InTransit => debug_assert!(!matches!(packet.exit, Exit::Wire(_)), "handed over twice"),
+    }
+}
+
+/// Tells of a device that refused a sync.
+#[cold]
+fn device_failed(keeper: &ToKeeperChannel<ToKeeper>, port: PortId, error: SyncError) {
+    if error.is_gone() {
+        let _ = keeper.try_send(ToKeeper::PortGone { port, reason: error.to_string() });
+    } else {
+        log::warn!("port {port}: {error}");
+    }
+}

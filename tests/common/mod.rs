@@ -1,0 +1,397 @@
+//! A router in a test tube: real workers between pipes whose far ends the test holds.
+//!
+//! The workers are swept by the test's own thread, so that every test is repeatable. Each check
+//! of a result also checks the two laws that always hold: packets in = the sum of the verdicts +
+//! held + in transit, and no buffer is lost or doubled.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use crossbeam_channel::Receiver;
+use ipnet::IpNet;
+use netmap::{Arena, Host, Port, device::pipe};
+use sweepd::{
+    forward::{
+        assembly::{WorkerLink, assemble},
+        burst::Burst,
+        idle::Patience,
+        messages::ToKeeper,
+        verdict::Verdict,
+        worker::Worker,
+    },
+    stats::file::StatsFile,
+    tables::{
+        Action, NextHop, NextHopId, NextHopInfo, PortTable, Tables, fixed,
+        prefixes::{Prefixes4, Prefixes6},
+        publish::Publisher,
+    },
+};
+
+/// Slots of each ring: small, so that tests reach the wrap and the full ring.
+pub const SLOTS: u32 = 64;
+
+/// A port to be made.
+#[derive(Clone, Debug)]
+pub struct PortSpec {
+    pub rings: u32,
+    pub addresses: Vec<IpNet>,
+    pub mtu: u16,
+    /// The host side is a ring pair that the test holds; else the built-in host.
+    pub host_rings: bool,
+}
+
+impl PortSpec {
+    pub fn new(addresses: &[&str]) -> Self {
+        let addresses = addresses.iter().map(|a| a.parse().expect("an address")).collect();
+        Self { rings: 1, addresses, mtu: 1500, host_rings: false }
+    }
+
+    pub fn rings(self, rings: u32) -> Self {
+        Self { rings, ..self }
+    }
+
+    pub fn mtu(self, mtu: u16) -> Self {
+        Self { mtu, ..self }
+    }
+
+    pub fn host_rings(self) -> Self {
+        Self { host_rings: true, ..self }
+    }
+}
+
+/// The router's MAC address on a port.
+pub fn port_mac(port: usize) -> [u8; 6] {
+    [2, 0, 0, 0, port as u8, 1]
+}
+
+/// The MAC address of the test's host number `host` behind a port.
+pub fn host_mac(port: usize, host: u8) -> [u8; 6] {
+    [2, 0, 0, 1, port as u8, host]
+}
+
+/// What the tables say, kept so that both instances can be patched alike.
+#[derive(Clone, Default)]
+pub struct Routes {
+    prefixes4: Prefixes4,
+    prefixes6: Prefixes6,
+    hops: Vec<(NextHop, NextHopInfo)>,
+    local: BTreeSet<IpAddr>,
+}
+
+impl Routes {
+    /// The prefix leads to this next hop.
+    pub fn add(&mut self, prefix: &str, id: NextHopId) {
+        match prefix.parse().expect("a prefix") {
+            IpNet::V4(net) => {
+                self.prefixes4.insert(net.network().into(), net.prefix_len(), id);
+            }
+            IpNet::V6(net) => {
+                self.prefixes6.insert(net.network().into(), net.prefix_len(), id);
+            }
+        }
+    }
+
+    /// The prefix has no route any more.
+    pub fn remove(&mut self, prefix: &str) {
+        match prefix.parse().expect("a prefix") {
+            IpNet::V4(net) => {
+                self.prefixes4.remove(net.network().into(), net.prefix_len());
+            }
+            IpNet::V6(net) => {
+                self.prefixes6.remove(net.network().into(), net.prefix_len());
+            }
+        }
+    }
+
+    /// A new next hop: host number `host` behind `port`.
+    pub fn hop(&mut self, port: usize, host: u8, mtu: u16) -> NextHopId {
+        let mut macs = [0; 12];
+        macs[..6].copy_from_slice(&host_mac(port, host));
+        macs[6..].copy_from_slice(&port_mac(port));
+        let info = NextHopInfo { action: Action::Forward, ..NextHopInfo::default() };
+        self.push(NextHop { macs, port: port as u16, max_len: mtu }, info)
+    }
+
+    /// A new next hop of another kind, behind `port`.
+    pub fn action(&mut self, action: Action, port: usize, gateway: Option<IpAddr>) -> NextHopId {
+        let hop = NextHop { port: port as u16, ..NextHop::default() };
+        self.push(hop, NextHopInfo { action, gateway, group: 0 })
+    }
+
+    /// Makes an earlier next hop into another one.
+    pub fn change(&mut self, id: NextHopId, other: NextHopId) {
+        let at = |id| usize::from(id - fixed::FIRST_FREE);
+        self.hops[at(id)] = self.hops[at(other)];
+    }
+
+    fn push(&mut self, hop: NextHop, info: NextHopInfo) -> NextHopId {
+        self.hops.push((hop, info));
+        fixed::FIRST_FREE + (self.hops.len() - 1) as NextHopId
+    }
+
+    fn write(&self, tables: &mut Tables) {
+        tables.fib4.build(&self.prefixes4).expect("room");
+        tables.fib6.build(&self.prefixes6).expect("room");
+        for (i, (hop, info)) in self.hops.iter().enumerate() {
+            let at = usize::from(fixed::FIRST_FREE) + i;
+            tables.next_hops[at] = *hop;
+            tables.info[at] = *info;
+        }
+        tables.local = self.local.iter().copied().collect();
+    }
+}
+
+/// The router and what surrounds it.
+pub struct Tube {
+    /// The far ends of the ports' pipes.
+    pub peers: Vec<Port>,
+    /// The far ends of the host rings, by port.
+    pub hosts: Vec<Option<Port>>,
+    pub workers: Vec<Worker>,
+    pub links: Vec<WorkerLink>,
+    pub publisher: Publisher<Tables>,
+    pub stats: StatsFile,
+    pub to_keeper: Receiver<ToKeeper>,
+    pub routes: Routes,
+    burst: Burst,
+    buffers: Vec<u32>,
+}
+
+impl Tube {
+    /// A router with these ports and this many workers. Its addresses are local; nothing else is
+    /// routed yet.
+    pub fn new(specs: &[PortSpec], workers: usize) -> Self {
+        let needs = specs.iter().map(|s| {
+            let (rings, slots) = pipe::needs(s.rings, SLOTS);
+            if s.host_rings { (2 * rings, 2 * slots) } else { (rings, slots) }
+        });
+        let (rings, slots) = needs.fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        let mut arena = Arena::new(rings, slots, 0).expect("memory");
+        let (mut ports, mut peers, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
+        for (id, spec) in specs.iter().enumerate() {
+            let (mut ours, theirs) = pipe::pair(&mut arena, &id.to_string(), spec.rings, SLOTS);
+            hosts.push(spec.host_rings.then(|| {
+                let (near, far) = pipe::pair(&mut arena, "host", spec.rings, SLOTS);
+                ours.host = Host::Rings { to: near.tx, from: near.rx };
+                far
+            }));
+            ports.push(ours);
+            peers.push(theirs);
+        }
+        let names: Vec<String> = (0..specs.len()).map(|i| format!("p{i}")).collect();
+        let stats = StatsFile::anonymous(&names, workers).expect("memory");
+        let routes = base_routes(specs);
+        let make = || {
+            let mut tables = Tables::new()?;
+            tables.ports = specs.iter().enumerate().map(|(id, s)| port_table(id, s)).collect();
+            routes.write(&mut tables);
+            Ok::<_, std::io::Error>(tables)
+        };
+        let (publisher, readers) = Publisher::try_new(make, workers).expect("memory");
+        let (keeper, to_keeper) = crossbeam_channel::bounded(4096);
+        let made = assemble(ports, None, &stats, readers, &keeper, Patience::Spin).expect("descriptors");
+        let mut tube = Self {
+            peers,
+            hosts,
+            workers: made.workers,
+            links: made.links,
+            publisher,
+            stats,
+            to_keeper,
+            routes,
+            burst: Burst::default(),
+            buffers: Vec::new(),
+        };
+        tube.buffers = tube.all_buffers();
+        tube
+    }
+
+    /// Publishes the routes as they stand now.
+    pub fn publish(&mut self) {
+        for worker in &mut self.workers {
+            worker.reader.offline();
+        }
+        let routes = &self.routes;
+        self.publisher.publish(|tables| routes.write(tables));
+    }
+
+    /// Changes every port's table.
+    pub fn change_ports(&mut self, mut change: impl FnMut(usize, &mut PortTable)) {
+        for worker in &mut self.workers {
+            worker.reader.offline();
+        }
+        self.publisher.publish(|tables| {
+            for (id, port) in tables.ports.iter_mut().enumerate() {
+                change(id, port);
+            }
+        });
+    }
+
+    /// Puts a frame on the wire of `port`, towards its receive ring number `ring`.
+    pub fn inject_on(&mut self, port: usize, ring: usize, frame: &[u8]) {
+        let queue = &mut self.peers[port].tx[ring];
+        assert!(queue.ring.send(frame), "the wire is full");
+        queue.sync().expect("pipes do not fail");
+    }
+
+    /// Puts a frame on the wire of `port`.
+    pub fn inject(&mut self, port: usize, frame: &[u8]) {
+        self.inject_on(port, 0, frame);
+    }
+
+    /// Sweeps all workers until nothing moves any more.
+    pub fn settle(&mut self) {
+        for _ in 0..64 {
+            let mut moved = 0;
+            for worker in &mut self.workers {
+                if worker.bell.was_called() {
+                    assert!(worker.obey(), "told to stop");
+                }
+                moved += worker.sweep(&mut self.burst).packets;
+            }
+            if moved == 0 {
+                return;
+            }
+        }
+        panic!("packets still move after 64 rounds");
+    }
+
+    /// What has arrived at the far end of `port`, over all its rings.
+    pub fn arrived(&mut self, port: usize) -> Vec<Vec<u8>> {
+        take_all(&mut self.peers[port])
+    }
+
+    /// What has arrived at the host side of `port`.
+    pub fn arrived_at_host(&mut self, port: usize) -> Vec<Vec<u8>> {
+        take_all(self.hosts[port].as_mut().expect("a port with host rings"))
+    }
+
+    /// Sends a frame from the host side of `port`.
+    pub fn inject_from_host(&mut self, port: usize, ring: usize, frame: &[u8]) {
+        let queue = &mut self.hosts[port].as_mut().expect("a port with host rings").tx[ring];
+        assert!(queue.ring.send(frame), "the host's ring is full");
+        queue.sync().expect("pipes do not fail");
+    }
+
+    /// Injects one frame, settles, checks the laws, and gives what arrived anywhere: (port, frame).
+    pub fn pass(&mut self, port: usize, frame: &[u8]) -> Vec<(usize, Vec<u8>)> {
+        self.inject(port, frame);
+        self.settle();
+        self.check();
+        (0..self.peers.len()).flat_map(|p| self.arrived(p).into_iter().map(move |f| (p, f))).collect()
+    }
+
+    /// How many packets received on any port ended with this verdict.
+    pub fn count(&self, verdict: Verdict) -> u64 {
+        self.stats.snapshot().iter().map(|p| p.verdicts[verdict as usize]).sum()
+    }
+
+    /// All verdicts that are not zero.
+    pub fn verdicts(&self) -> Vec<(&'static str, u64)> {
+        Verdict::ALL.iter().map(|&v| (v.name(), self.count(v))).filter(|(_, n)| *n > 0).collect()
+    }
+
+    /// The two laws.
+    pub fn check(&self) {
+        let (mut rx, mut from_host, mut verdicts, mut held, mut transit) = (0, 0, 0, 0, 0);
+        for (id, port) in self.stats.snapshot().iter().enumerate() {
+            rx += port.rx_packets;
+            verdicts += port.verdicts.iter().sum::<u64>();
+            held += port.held;
+            transit += port.in_transit;
+            from_host += self.workers.iter().map(|w| w.blocks[id].from_host.get()).sum::<u64>();
+        }
+        assert_eq!(
+            rx + from_host,
+            verdicts + held + transit,
+            "packets in = verdicts + held + in transit: {:?}",
+            self.verdicts()
+        );
+        assert_eq!(self.all_buffers(), self.buffers, "buffers are conserved");
+    }
+
+    fn all_buffers(&self) -> Vec<u32> {
+        let ours = self.workers.iter().flat_map(|w| {
+            let inputs = w.inputs.iter().map(|i| i.queue.ring.view());
+            inputs.chain(w.out.own.iter().map(|o| o.queue.ring.view()))
+        });
+        let ends = self.peers.iter().chain(self.hosts.iter().flatten());
+        let theirs =
+            ends.flat_map(|p| p.rx.iter().map(|q| q.ring.view()).chain(p.tx.iter().map(|q| q.ring.view())));
+        let mut all: Vec<u32> = ours.chain(theirs).flat_map(|view| view.buffer_indices()).collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+fn take_all(port: &mut Port) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    for queue in &mut port.rx {
+        queue.sync().expect("pipes do not fail");
+        let n = queue.ring.available();
+        for k in 0..n {
+            // SAFETY: each slot is looked at once, between head and tail.
+            let frame = unsafe { queue.ring.frame(queue.ring.index(k)) }.expect("a good slot");
+            frames.push(frame.bytes().to_vec());
+        }
+        queue.ring.advance(n);
+        queue.sync().expect("pipes do not fail");
+    }
+    frames
+}
+
+fn port_table(id: usize, spec: &PortSpec) -> PortTable {
+    let addresses4 = spec.addresses.iter().filter_map(|a| match a {
+        IpNet::V4(net) => Some(*net),
+        IpNet::V6(_) => None,
+    });
+    let addresses6 = spec.addresses.iter().filter_map(|a| match a {
+        IpNet::V6(net) => Some(*net),
+        IpNet::V4(_) => None,
+    });
+    PortTable {
+        name: format!("p{id}"),
+        mac: port_mac(id),
+        mtu: spec.mtu,
+        up: true,
+        addresses4: addresses4.collect(),
+        addresses6: addresses6.collect(),
+        builtin_host: !spec.host_rings,
+    }
+}
+
+/// The prefixes that every router has: its own addresses, the links', and the special ones.
+fn base_routes(specs: &[PortSpec]) -> Routes {
+    let mut routes = Routes::default();
+    for (prefix, id) in [
+        ("0.0.0.0/8", fixed::MARTIAN),
+        ("127.0.0.0/8", fixed::MARTIAN),
+        ("224.0.0.0/4", fixed::MULTICAST),
+        ("240.0.0.0/4", fixed::MARTIAN),
+        ("255.255.255.255/32", fixed::BROADCAST),
+        ("169.254.0.0/16", fixed::LINK_LOCAL),
+        ("::/128", fixed::MARTIAN),
+        ("::1/128", fixed::MARTIAN),
+        ("fe80::/10", fixed::LINK_LOCAL),
+        ("ff00::/8", fixed::MULTICAST),
+    ] {
+        routes.add(prefix, id);
+    }
+    for (port, spec) in specs.iter().enumerate() {
+        let glean = routes.action(Action::Glean, port, None);
+        for net in &spec.addresses {
+            routes.add(&net.trunc().to_string(), glean);
+            if let IpNet::V4(net) = net
+                && net.prefix_len() < 31
+            {
+                routes.add(&format!("{}/32", net.broadcast()), fixed::BROADCAST);
+            }
+        }
+    }
+    for net in specs.iter().flat_map(|s| &s.addresses) {
+        routes.add(&IpNet::from(net.addr()).to_string(), fixed::HOST);
+        routes.local.insert(net.addr());
+    }
+    routes
+}
