@@ -22,9 +22,11 @@ use crate::{
 pub struct ArenaId(u64);
 
 impl ArenaId {
-    /// The kernel's netmap memory with this `nr_mem_id`.
-    pub fn kernel(mem_id: u16) -> Self {
-        Self(mem_id.into())
+    /// The kernel's netmap memory with this `nr_mem_id`, for rings whose slots hold offsets in the
+    /// bits of `offset_mask` (0: none). A ring that does not know of offsets must not get the
+    /// buffers of one that does, although they live in one memory.
+    pub fn kernel(mem_id: u16, offset_mask: u64) -> Self {
+        Self(u64::from(mem_id) | u64::from(offset_mask.count_ones()) << 16)
     }
 
     /// A new id for memory of this process.

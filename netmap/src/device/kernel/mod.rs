@@ -28,7 +28,11 @@ mod interface;
 mod queue;
 mod region;
 mod settings;
+#[cfg(all(any(test, feature = "standin"), any(target_os = "linux", target_os = "freebsd")))]
+pub mod standin;
 pub mod system;
+#[cfg(all(test, any(target_os = "linux", target_os = "freebsd")))]
+mod tests;
 
 /// How long the link may take to come back after an interface was opened.
 pub const CARRIER_WAIT: Duration = Duration::from_secs(6);

@@ -19,7 +19,7 @@ const BUF_SIZES: std::ops::RangeInclusive<u32> = 64..=1 << 16;
 #[derive(Debug)]
 pub(super) struct Region {
     memory: Arc<Mapping>,
-    arena: ArenaId,
+    mem_id: u16,
     /// Where the buffers begin, how many there are and how long each is, by the kernel's account
     /// of its memory.
     pool: Option<(u64, u32, u32)>,
@@ -42,7 +42,7 @@ impl Region {
         let pool = pools
             .filter(|p| p.nr_mem_id == reply.nr_mem_id && p.nr_buf_pool_objtotal > 0)
             .map(|p| (p.nr_buf_pool_offset, p.nr_buf_pool_objtotal, p.nr_buf_pool_objsize));
-        Ok(Self { memory: Arc::new(memory), arena: ArenaId::kernel(reply.nr_mem_id), pool })
+        Ok(Self { memory: Arc::new(memory), mem_id: reply.nr_mem_id, pool })
     }
 
     /// Bytes of one buffer, where the kernel has told.
@@ -132,7 +132,9 @@ impl Region {
         {
             num_bufs = num_bufs.min(total);
         }
+        let offset_mask = self.read(at + abi::RING_OFFSET_MASK as u64).unwrap_or(0);
+        let arena = ArenaId::kernel(self.mem_id, offset_mask);
         // SAFETY: ring, slots and num_bufs buffers were just checked to lie inside the mapping.
-        Ok(unsafe { RingView::new(ring, num_bufs, self.arena, self.memory.clone()) })
+        Ok(unsafe { RingView::new(ring, num_bufs, arena, self.memory.clone()) })
     }
 }
