@@ -42,14 +42,14 @@ pub use daemon::{Daemon, Idle, KERNEL_TABLE, Kernel, OnExit, RUNTIME_DIR};
 pub use nat::{ForwardPort, Masquerade, Protocol};
 pub use port::{NAME_MAX, Port};
 pub use problem::{ConfigErrors, Problem};
-pub use route::{Neighbor, NextHop, Route, Target};
+pub use route::{NEXT_HOPS_MAX, Neighbor, NextHop, Route, Target};
 pub use value::{MacAddr, PortRange};
 
 use self::{
     port::Ports,
     problem::Problems,
-    reader::{Placed, Reader},
-    route::Routes,
+    reader::Reader,
+    route::{Neighbors, Routes},
     schema::{Section, nearest},
     support::{Feature, NOT_YET, Uses},
 };
@@ -213,9 +213,9 @@ fn read(root: &DeTable<'_>, name: &str, problems: &mut Problems<'_>) -> Config {
     for section in sections(root, &schema::ROUTE, problems) {
         routes.read(&section, &ports, problems, &mut uses);
     }
-    let mut neighbors = Vec::new();
+    let mut neighbors = Neighbors::default();
     for section in sections(root, &schema::NEIGHBOR, problems) {
-        route::read_neighbor(&section, &ports, problems, &mut neighbors);
+        neighbors.read(&section, &ports, problems);
     }
     let mut acls = Vec::new();
     for section in sections(root, &schema::ACL, problems) {
@@ -235,17 +235,16 @@ fn read(root: &DeTable<'_>, name: &str, problems: &mut Problems<'_>) -> Config {
     let filters = uses.has(Feature::Acl) || uses.has(Feature::Masquerade);
     // Not fail-open: who filters does not want the kernel to forward unfiltered afterwards.
     daemon.on_exit = on_exit.unwrap_or(if filters { OnExit::Drop } else { OnExit::Forward });
-    let unplaced = |list: Vec<Placed<_>>| list.into_iter().map(|placed| placed.value).collect();
     let config = Config {
         file: name.into(),
         daemon,
         kernel,
         ports: ports.list,
         routes: routes.list,
-        neighbors: neighbors.into_iter().map(|placed| placed.value).collect(),
+        neighbors: neighbors.list,
         acls: acls.into_iter().map(|placed| placed.value).collect(),
         masquerades,
-        forward_ports: unplaced(forward_ports),
+        forward_ports: forward_ports.into_iter().map(|placed| placed.value).collect(),
         warnings: Vec::new(),
         uses,
     };

@@ -1,6 +1,8 @@
 //! Reads one section of the file, key by key: what is missing, unknown or wrong is collected, and
 //! reading goes on.
 
+use std::{collections::HashSet, hash::Hash};
+
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -165,13 +167,14 @@ pub(super) fn values<T>(placed: Option<Vec<Placed<T>>>) -> Vec<T> {
 }
 
 /// Reports the second of any two equal values of one list.
-pub(super) fn refuse_twice<T: PartialEq + std::fmt::Display>(
+pub(super) fn refuse_twice<T: Eq + Hash + std::fmt::Display>(
     problems: &mut Problems<'_>,
     key: &str,
     list: &[Placed<T>],
 ) {
-    for (i, entry) in list.iter().enumerate() {
-        if list[..i].iter().any(|earlier| earlier.value == entry.value) {
+    let mut seen = HashSet::new();
+    for entry in list {
+        if !seen.insert(&entry.value) {
             problems.error(entry.at, key, format!("{} is given twice; remove one", entry.value));
         }
     }

@@ -14,6 +14,9 @@ use super::{
     value::{self, MacAddr},
 };
 
+/// Most next hops of one route.
+pub const NEXT_HOPS_MAX: usize = 256;
+
 /// `[[route]]`
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Route {
@@ -174,6 +177,11 @@ fn read_list(
     if entries.is_empty() {
         problems.error(place, section.path("via"), "an empty list; add { gateway = \"...\" }");
     }
+    if entries.len() > NEXT_HOPS_MAX {
+        let message = format!("{} next hops are too many; use {NEXT_HOPS_MAX} at most", entries.len());
+        problems.error(place, section.path("via"), message);
+        return None;
+    }
     if entries.len() > 1 {
         uses.note(problems, Feature::Multipath, place, section.path("via"));
     }
@@ -253,33 +261,31 @@ impl Hop {
     }
 }
 
-/// Reads one `[[neighbor]]` into `list`.
-pub(super) fn read_neighbor(
-    section: &Reader<'_>,
-    ports: &Ports,
-    problems: &mut Problems<'_>,
-    list: &mut Vec<Placed<Neighbor>>,
-) {
-    let address = section.require(problems, "address", "address = \"203.0.113.1\"", value::host);
-    let mac = section.require(problems, "mac", "mac = \"02:00:00:00:00:99\"", value::mac);
-    let port = section.require(problems, "port", "port = \"...\"", |v| ports.reference(v));
-    if let Some(address) = address
-        && let Some(owner) = ports.owner(address.value)
-    {
-        let message =
-            format!("{} is an address of port {owner:?} itself; write the neighbour's", address.value);
-        problems.error(address.at, section.path("address"), message);
-        return;
+/// The neighbours read so far.
+#[derive(Default)]
+pub(super) struct Neighbors {
+    /// Those that are right.
+    pub(super) list: Vec<Neighbor>,
+    seen: HashMap<(IpAddr, String), Offset>,
+}
+
+impl Neighbors {
+    /// Reads one `[[neighbor]]`.
+    pub(super) fn read(&mut self, section: &Reader<'_>, ports: &Ports, problems: &mut Problems<'_>) {
+        let address = section.require(problems, "address", "address = \"203.0.113.1\"", value::host);
+        let mac = section.require(problems, "mac", "mac = \"02:00:00:00:00:99\"", value::mac);
+        let port = section.require(problems, "port", "port = \"...\"", |v| ports.reference(v));
+        let Some(Placed { at, value: address }) = address else { return };
+        if let Some(owner) = ports.owner(address) {
+            let message = format!("{address} is an address of port {owner:?} itself; write the neighbour's");
+            problems.error(at, section.path("address"), message);
+        }
+        let (Some(mac), Some(port)) = (mac, port) else { return };
+        if let Some(first) = self.seen.insert((address, port.value.clone()), at) {
+            let line = problems.line(first);
+            let message = format!("{address} is a neighbour on line {line} already; remove one");
+            problems.error(at, section.path("address"), message);
+        }
+        self.list.push(Neighbor { address, mac: mac.value, port: port.value });
     }
-    let (Some(Placed { at, value: address }), Some(mac), Some(port)) = (address, mac, port) else { return };
-    let neighbor = Neighbor { address, mac: mac.value, port: port.value };
-    let same = |other: &&Placed<Neighbor>| {
-        other.value.address == neighbor.address && other.value.port == neighbor.port
-    };
-    if let Some(first) = list.iter().find(same) {
-        let line = problems.line(first.at);
-        let message = format!("{address} is a neighbour on line {line} already; remove one");
-        problems.error(at, section.path("address"), message);
-    }
-    list.push(Placed { at, value: neighbor });
 }

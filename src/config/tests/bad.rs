@@ -237,4 +237,13 @@ pub(super) const BAD: &[(&str, &str)] = &[
         "f:11: forward_port.to: \"10.0.0.5\" is not an address with a port; write an address and a port, as \"10.0.0.5:8443\"",
     ),
     ("+[daemon]\nidle = \"spin\"\nidle = \"spin\"", "f:9: not TOML at column 1: duplicate key; remove one"),
+    (
+        "+[[neighbor]]\naddress = \"10.0.0.9\"\nmac = \"02:00:00:00:00:99\"\nport = \"lan\"\n\
+         [[neighbor]]\naddress = \"10.0.0.9\"\nmac = \"02:00:00:00:00:98\"\nport = \"lan\"",
+        "f:12: neighbor.address: 10.0.0.9 is a neighbour on line 8 already; remove one",
+    ),
+    (
+        "+[[acl]]\naction = \"deny\"\nprotocol = \"tcp\"\nfrom_ports = [0]",
+        "f:10: acl.from_ports: 0 is out of range; write a whole number from 1 to 65535",
+    ),
 ];
