@@ -159,8 +159,8 @@ fn view(
         let was = source.take().map(|s| s.reader.pid());
         match Source::attach(&options.file, options.format.port.as_deref()) {
             Ok(new) => {
-                notice(&format!("following a new sweepd, process {}", new.reader.pid()));
                 before = new.totals();
+                notice(&format!("following a new sweepd, process {}", new.reader.pid()));
                 source = Some(new);
             }
             Err(ViewError::Stats(StatsError::NotRunning { .. })) => {
