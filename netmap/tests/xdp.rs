@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{A0, B0, Lab, R0, R1, allowed, enter, sh};
+use common::{A0, B0, Lab, R0, R1, allowed, enter, mac, sh};
 use netmap::{OpenError, OpenOptions, Port, RxQueue, TxQueue, device::xdp::open_all};
 
 /// An interface with all defaults.
@@ -35,9 +35,11 @@ fn open_error(lab: &Lab, request: (String, OpenOptions)) -> OpenError {
 
 /// A frame to 198.51.100.1, `size` bytes long, that carries `number`.
 fn frame(to: [u8; 6], from: [u8; 6], number: u32, size: usize) -> Vec<u8> {
-    let mut f = to.to_vec();
-    f.extend(from);
-    f.extend([8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 253, 0, 0, 10, 0, 0, 2, 198, 51, 100, 1]);
+    let mut ip = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 253, 0, 0, 10, 0, 0, 2, 198, 51, 100, 1];
+    ip[2..4].copy_from_slice(&(size as u16 - 14).to_be_bytes());
+    let sum: u32 = ip.as_chunks::<2>().0.iter().map(|w| u32::from(u16::from_be_bytes(*w))).sum();
+    ip[10..12].copy_from_slice(&(!((sum >> 16) + (sum & 0xffff)) as u16).to_be_bytes());
+    let mut f = [&to[..], &from[..], &[8, 0], &ip[..]].concat();
     f.extend(number.to_be_bytes());
     f.extend((f.len()..size).map(|i| (i as u32 ^ number) as u8));
     f
@@ -398,6 +400,97 @@ fn each_queue_has_its_rings() {
     drop(ports);
     let e = open_error(&lab, ("r0".to_owned(), options));
     assert!(e.reason.contains("2 queues") && e.reason.contains("ethtool -L r0 combined 1"), "{e}");
+}
+
+/// What `ethtool -k` says of a feature of an interface in `r`; installs nothing.
+fn feature(lab: &Lab, interface: &str, name: &str) -> Option<String> {
+    let all = lab.run("r", &format!("command -v ethtool >/dev/null && ethtool -k {interface} || true"));
+    all.lines().find_map(|l| l.strip_prefix(&format!("{name}: "))).map(str::to_owned)
+}
+
+#[test]
+fn a_driver_without_xdp_is_driven_in_generic_mode() {
+    if !allowed() {
+        return;
+    }
+    // A bridge has no XDP of its own.
+    let lab = Lab::new(1);
+    let (r, m0) = (lab.ns("r"), [2, 0, 0, 0, 0, 0x30]);
+    sh(&format!("ip -n {r} link add m0 address {} type bridge forward_delay 0", mac(m0)));
+    sh(&format!("ip -n {r} link set r0 master m0"));
+    sh(&format!("ip -n {r} link set m0 up"));
+    let start = Instant::now();
+    while lab.run("r", "cat /sys/class/net/m0/operstate").trim() != "up" {
+        assert!(start.elapsed() < Duration::from_secs(5), "the bridge gets no carrier");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let gro = feature(&lab, "m0", "generic-receive-offload");
+    match &gro {
+        Some(state) => assert_eq!(state, "on"),
+        None => println!("skipped: that GRO is off meanwhile; needs ethtool"),
+    }
+    let mut ports = open(&lab, &["m0", "r1"]);
+    assert_eq!(ports[0].info.mode, "xdp, generic, copy mode");
+    assert_eq!(ports[1].info.mode, "xdp, native, copy mode");
+    assert_eq!(ports[0].rx[0].ring.view().arena(), ports[1].rx[0].ring.view().arena());
+    let before = census(&ports);
+    let peer = lab.packets("a", "a0");
+    for i in 0..500 {
+        peer.send(&frame(m0, A0, i, 60 + i as usize));
+        assert_eq!(collect(&mut ports[0].rx[0], 1), [frame(m0, A0, i, 60 + i as usize)]);
+        assert!(ports[0].tx[0].ring.send(&frame(A0, m0, i, 60)));
+        flush(&mut ports[0].tx[0]);
+    }
+    let own: Vec<_> = std::iter::from_fn(|| peer.receive()).filter(|f| f[6..12] == m0).collect();
+    assert_eq!(own, (0..500).map(|i| frame(A0, m0, i, 60)).collect::<Vec<_>>());
+    assert_eq!(census(&ports), before);
+    if gro.is_some() {
+        assert_eq!(feature(&lab, "m0", "generic-receive-offload").as_deref(), Some("off"));
+    }
+    drop(ports);
+    assert_eq!(feature(&lab, "m0", "generic-receive-offload"), gro, "as it was");
+}
+
+#[test]
+fn vlans_that_are_named_come_to_the_rings() {
+    if !allowed() {
+        return;
+    }
+    let lab = Lab::new(1);
+    let options = OpenOptions { vlans: vec![100], ..OpenOptions::default() };
+    let mut ports = lab.within("r", || open_all(&[("r0".to_owned(), options)])).unwrap();
+    let peer = lab.packets("a", "a0");
+    let tagged = |vid: u16, number| {
+        let mut f = frame(R0, A0, number, 60);
+        f.splice(12..12, [0x81, 0, (vid >> 8) as u8, vid as u8]);
+        f
+    };
+    let up = ports[0].control.losses().passed_up;
+    for (vid, number) in [(100, 1), (101, 2), (0, 3), (100, 4)] {
+        peer.send(&tagged(vid, number));
+    }
+    assert_eq!(collect(&mut ports[0].rx[0], 3), [tagged(100, 1), tagged(0, 3), tagged(100, 4)]);
+    assert_eq!(ports[0].control.losses().passed_up, up + 1);
+}
+
+#[test]
+fn a_new_mac_address_or_name_is_followed() {
+    if !allowed() {
+        return;
+    }
+    let lab = Lab::new(1);
+    let mut ports = open(&lab, &["r0"]);
+    let (r, new) = (lab.ns("r"), [2, 0, 0, 0, 0, 0x77]);
+    for line in ["down", &format!("address {}", mac(new)), "name r7", "up"] {
+        let name = if line == "up" { "r7" } else { "r0" };
+        sh(&format!("ip -n {r} link set {name} {line}"));
+    }
+    ports[0].control.tend().unwrap();
+    let peer = lab.packets("a", "a0");
+    peer.send(&frame(new, A0, 1, 60));
+    assert_eq!(collect(&mut ports[0].rx[0], 1), [frame(new, A0, 1, 60)]);
+    sh(&format!("ip -n {r} link del r7"));
+    assert!(ports[0].control.tend().is_err());
 }
 
 #[test]
