@@ -25,7 +25,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::blocks::{BlockStats, Blocks, Demand};
 use super::cpu::{self, count_ones, prefetch};
 use super::memory::{Backing, PageArray};
-use super::prefixes::{Address, Flattener, Interval, Prefixes4};
+use super::prefixes::{Address, Flattener, Interval, Prefixes4, regions};
 use super::{MAX_NEXT_HOPS, NextHopId};
 
 pub use super::blocks::FibFull;
@@ -211,12 +211,9 @@ impl Fib4 {
     /// [`FibFull`], and the table is as it was.
     pub fn update_all(&mut self, prefixes: &Prefixes4, changes: &[(u32, u8)]) -> Result<(), FibFull> {
         let mut scratch = std::mem::take(&mut self.scratch);
-        let mut result = Ok(());
-        for_each_region(changes, CHUNK, |address, length| {
-            if result.is_ok() {
-                result = self.stage(&mut scratch, prefixes, address, length);
-            }
-        });
+        let mut regions = regions(changes, |_| CHUNK).into_iter();
+        let result =
+            regions.try_for_each(|(address, length)| self.stage(&mut scratch, prefixes, address, length));
         self.scratch = scratch;
         if result.is_ok() {
             self.commit();
@@ -313,28 +310,6 @@ impl Fib4 {
         let distance = u32::from(last & !DIVIDED);
         let bitmap = self.blocks.words(word + distance, 2);
         distance + divided_units(bitmap.iter().map(|bits| bits.count_ones()).sum())
-    }
-}
-
-/// Calls `visit` for the regions that `changes` touch, in address order, none inside another. A
-/// region is at least as large as a chunk of `chunk` bits.
-fn for_each_region(changes: &[(u32, u8)], chunk: u8, mut visit: impl FnMut(u32, u8)) {
-    let region = |&(address, length): &(u32, u8)| {
-        let length = length.min(chunk);
-        (address.network(length), length)
-    };
-    if let [change] = changes {
-        let (address, length) = region(change);
-        return visit(address, length);
-    }
-    let mut regions: Vec<_> = changes.iter().map(region).collect();
-    regions.sort_unstable();
-    let mut done_to = None;
-    for (address, length) in regions {
-        if done_to.is_none_or(|last| address > last) {
-            visit(address, length);
-            done_to = Some(address.last(length));
-        }
     }
 }
 

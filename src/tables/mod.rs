@@ -13,6 +13,7 @@ pub mod memory;
 pub mod prefixes;
 pub mod publish;
 mod sync;
+mod tree6;
 
 use std::net::IpAddr;
 

@@ -155,6 +155,26 @@ impl<A: Address> FromIterator<(A, u8, NextHopId)> for Prefixes<A> {
     }
 }
 
+/// The regions that `changes` (address, length) touch, in address order, none inside another. Each
+/// is at least as large as the chunk that its address lies in, of `chunk_length` bits.
+pub(crate) fn regions<A: Address>(changes: &[(A, u8)], chunk_length: impl Fn(A) -> u8) -> Vec<(A, u8)> {
+    let region = |&(address, length): &(A, u8)| {
+        let length = length.min(chunk_length(address));
+        (address.network(length), length)
+    };
+    let mut regions: Vec<_> = changes.iter().map(region).collect();
+    regions.sort_unstable();
+    let mut done_to = None;
+    regions.retain(|&(address, length)| {
+        let new = done_to.is_none_or(|last| address > last);
+        if new {
+            done_to = Some(address.last(length));
+        }
+        new
+    });
+    regions
+}
+
 /// Where a next hop begins to be the one: it lasts until the next interval's start.
 pub(crate) type Interval<A> = (A, NextHopId);
 

@@ -16,6 +16,7 @@ pub(crate) use std::sync::{
 };
 
 use std::ptr::NonNull;
+#[cfg(not(loom))]
 use std::time::Duration;
 
 /// What a sweep takes: which tables, and their generation.
