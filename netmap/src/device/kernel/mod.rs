@@ -103,9 +103,10 @@ fn open_port(
 ) -> Result<(Port, u16), OpenError> {
     let failed = |reason: String| OpenError::new(spec.to_string(), reason);
     let interface = (spec.kind == PortKind::Nic).then_some(spec.name.as_str());
+    let descriptor = Descriptor::open(system).map_err(|e| failed(errors::device(&e, spec)))?;
     // From here on, settings restores what was changed when opening fails.
     let mut settings = interface.map(|name| Settings::take(system, name)).transpose().map_err(failed)?;
-    let parent = Parent::open(system, spec, options, shared).map_err(failed)?;
+    let parent = Parent::new(system, descriptor, spec, options, shared).map_err(failed)?;
     parent.check(spec, options, settings.as_ref()).map_err(failed)?;
     if let Some(settings) = &mut settings {
         settings.set_promiscuous().map_err(failed)?;
@@ -192,13 +193,13 @@ struct Parent {
 }
 
 impl Parent {
-    fn open(
+    fn new(
         system: &Arc<dyn System>,
+        descriptor: Descriptor,
         spec: &NetmapSpec,
         options: &OpenOptions,
         shared: Option<u16>,
     ) -> Result<Self, String> {
-        let descriptor = Descriptor::open(system).map_err(|e| errors::device(&e, spec))?;
         let reply = register(system, &descriptor, spec, options, shared)?;
         let pools = descriptor.pools_info(&spec.name).ok();
         let region = Region::new(&descriptor, &reply, pools.as_ref())?;

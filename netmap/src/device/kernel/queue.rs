@@ -127,6 +127,8 @@ pub(super) struct KernelTx {
     name: String,
     last: (u32, u32),
     kicks: u8,
+    /// Whether packets wait for the gate.
+    held: bool,
     full_since: Option<Instant>,
     told: bool,
 }
@@ -134,23 +136,26 @@ pub(super) struct KernelTx {
 impl KernelTx {
     pub(super) fn new(lane: Lane, ring: RingView, name: String) -> Self {
         let last = ring.read_head_tail();
-        Self { lane, ring, name, last, kicks: 0, full_since: None, told: false }
+        Self { lane, ring, name, last, kicks: 0, held: false, full_since: None, told: false }
     }
 
     /// Watches the ring move. The kernel does not say which packets have left, only which slots
     /// are free again, and some drivers free them lazily: so a ring that is not empty is worth a
     /// few more syncs, not endless ones.
     fn watch(&mut self) {
-        let now = self.ring.read_head_tail();
-        let (head, tail) = now;
-        let all_free = self.ring.num_slots() - 1;
+        let now @ (head, tail) = self.ring.read_head_tail();
+        if tail >= self.ring.num_slots() {
+            return; // The ring's user will find out, and start it anew.
+        }
         let moved = now != self.last;
         self.last = now;
-        if moved || (head.wrapping_sub(tail) != 1 && head + all_free != tail) {
-            self.kicks = if moved { KICKS } else { self.kicks.saturating_sub(1) };
+        self.kicks = if self.ring.next(tail) == head {
+            0
+        } else if moved {
+            KICKS
         } else {
-            self.kicks = 0;
-        }
+            self.kicks.saturating_sub(1)
+        };
         if moved || head != tail {
             (self.full_since, self.told) = (None, false);
         } else {
@@ -174,8 +179,11 @@ impl KernelTx {
 
 impl TxDevice for KernelTx {
     fn sync(&mut self) -> io::Result<()> {
-        self.lane.sync(Direction::Tx)?;
-        self.watch();
+        self.held = !self.lane.is_open() && self.ring.read_head_tail() != self.last;
+        if !self.held {
+            self.lane.sync(Direction::Tx)?;
+            self.watch();
+        }
         Ok(())
     }
 
@@ -184,6 +192,6 @@ impl TxDevice for KernelTx {
     }
 
     fn pending(&self) -> bool {
-        self.kicks > 0
+        self.kicks > 0 || self.held
     }
 }

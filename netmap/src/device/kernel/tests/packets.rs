@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::{
     abi::{NS_BUF_CHANGED, NS_MOREFRAG},
@@ -266,6 +268,29 @@ fn a_transmit_ring_that_never_drains_stops_nothing() {
 }
 
 #[test]
+fn a_lone_packet_leaves_at_once() {
+    let kernel = kernel_with(&[("ix0", Nic::default())]);
+    let [mut port] = open(&kernel, ["netmap:ix0"]);
+    send(&mut port.tx[0], &frame(9, 1, 60, 0));
+    assert_eq!(kernel.sent("ix0").len(), 1);
+    assert!(!port.tx[0].pending());
+}
+
+#[test]
+fn slots_that_are_not_free_yet_are_asked_for_a_few_times() {
+    let kernel = kernel_with(&[("ix0", Nic::default())]);
+    let [mut port] = open(&kernel, ["netmap:ix0"]);
+    kernel.set_stuck("ix0", true);
+    send(&mut port.tx[0], &frame(9, 1, 60, 0));
+    let further = (0..100).take_while(|_| {
+        let pending = port.tx[0].pending();
+        port.tx[0].sync().unwrap();
+        pending
+    });
+    assert!((2..20).contains(&further.count()));
+}
+
+#[test]
 fn a_full_ring_from_the_host_stops_nothing() {
     let kernel = kernel_with(&[("ix0", Nic::default())]);
     let [mut port] = open(&kernel, ["netmap:ix0"]);
@@ -359,6 +384,7 @@ fn nothing_is_sent_before_the_carrier_is_there() {
         std::thread::sleep(Duration::from_millis(5));
     }
     send(host(port).0, &frame(1, 9, 60, 2));
+    assert!(port.tx[0].pending(), "the packet must not be forgotten");
     kernel.set_carrier("ix0", true);
     std::thread::sleep(Duration::from_millis(25));
     port.tx[0].sync().unwrap();
@@ -403,4 +429,56 @@ fn a_device_that_vanishes_is_gone() {
     assert!(port.tx[0].sync().unwrap_err().is_gone());
     assert!(port.control.tend().is_err());
     assert_eq!(port.control.link_up(), None);
+}
+
+/// What may happen to a router between two interfaces.
+#[derive(Clone, Debug)]
+enum Event {
+    Arrive { back: bool, n: u8 },
+    Forward { back: bool },
+    Stick { back: bool, on: bool },
+    Reset { back: bool, tx: bool },
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let back = any::<bool>();
+    prop_oneof![
+        (back, 1..80u8).prop_map(|(back, n)| Event::Arrive { back, n }),
+        back.prop_map(|back| Event::Forward { back }),
+        (back, any::<bool>()).prop_map(|(back, on)| Event::Stick { back, on }),
+        (back, any::<bool>()).prop_map(|(back, tx)| Event::Reset { back, tx }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_buffer_is_ever_lost_or_doubled(events in prop::collection::vec(event(), 1..60)) {
+        let names = ["a0", "b0"];
+        let kernel = kernel_with(&[("a0", Nic::default()), ("b0", Nic::default())]);
+        let mut ports = open(&kernel, ["netmap:a0", "netmap:b0"]);
+        let before = buffers(&[&ports[0], &ports[1]]);
+        for event in events {
+            let [a, b] = &mut ports;
+            match event {
+                Event::Arrive { back, n } => (0..n).for_each(|i| {
+                    kernel.receive(names[usize::from(back)], 0, &frame(1, 9, 60, i));
+                }),
+                Event::Forward { back } => {
+                    let (from, to) = if back { (b, a) } else { (a, b) };
+                    forward(&mut from.rx[0], &mut to.tx[0]);
+                }
+                Event::Stick { back, on } => kernel.set_stuck(names[usize::from(back)], on),
+                Event::Reset { back, tx } => {
+                    kernel.spoil_head(names[usize::from(back)], tx, 0, 9999);
+                    let port = if back { b } else { a };
+                    let result = if tx { port.tx[0].sync() } else { port.rx[0].sync() };
+                    prop_assert!(matches!(result, Ok(()) | Err(SyncError::Reset)));
+                }
+            }
+            let after = buffers(&[&ports[0], &ports[1]]);
+            prop_assert_eq!(&after, &before);
+        }
+    }
 }

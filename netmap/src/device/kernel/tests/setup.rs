@@ -116,7 +116,7 @@ fn refusals_say_what_to_do() {
 
 #[test]
 fn a_system_without_netmap_or_permission_says_so() {
-    let kernel = kernel_with(&[("ix0", Nic::default())]);
+    let kernel = kernel_with(&[("ix0", Nic { offloads: vec!["lro"], ..Nic::default() })]);
     let module = if cfg!(target_os = "freebsd") { "kldload netmap" } else { "modprobe netmap" };
     for (code, hint) in [
         (libc::ENOENT, module),
@@ -131,6 +131,7 @@ fn a_system_without_netmap_or_permission_says_so() {
             assert!(error.contains(hint), "{error}");
         }
     }
+    assert!(kernel.log().is_empty(), "the interface was touched for nothing");
     kernel.refuse_open(None);
     open(&kernel, ["netmap:ix0"]);
 }
@@ -176,4 +177,15 @@ fn an_end_of_a_pipe_that_exists_keeps_its_memory() {
     let [nic, second] = open(&kernel, ["netmap:ix0", "netmap:p}1"]);
     assert_ne!(nic.rx[0].ring.view().arena(), second.rx[0].ring.view().arena());
     assert_eq!(second.rx[0].ring.view().arena(), _first.rx[0].ring.view().arena());
+}
+
+#[test]
+fn a_port_that_finds_the_shared_memory_full_brings_its_own() {
+    let kernel = kernel_with(&[("ix0", Nic::default())]);
+    let names: Vec<String> = (0..20).map(|i| format!("vale0:p{i}")).collect();
+    let texts: Vec<&str> = ["netmap:ix0"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let ports = try_open(&kernel, &texts).unwrap_or_else(|e| panic!("{e}"));
+    let arenas: Vec<_> = ports.iter().map(|p| p.rx[0].ring.view().arena()).collect();
+    assert!(arenas[..10].iter().all(|a| *a == arenas[0]));
+    assert!(arenas[20] != arenas[0]);
 }
