@@ -1,0 +1,119 @@
+//! Any bytes as a frame: to the built-in host, and its IP packet to ICMP errors and fragmentation.
+//!
+//! The first byte chooses what is repaired in the frame, since no chance finds a right checksum:
+//! bit 0 the MAC address, bit 1 the IPv4 header's checksum and total length, bit 2 the checksum
+//! behind it. The next two are the MTU.
+#![no_main]
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use libfuzzer_sys::fuzz_target;
+use sweepd::forward::builtin;
+use sweepd::forward::fragment::Fragments;
+use sweepd::forward::icmp_error::{Icmp4Error, Icmp6Error, LONGEST4, LONGEST6, Link, ipv4_error, ipv6_error};
+use sweepd::forward::verdict::Verdict;
+use sweepd::tables::PortTable;
+use sweepd::wire::{checksum, ethernet, icmp6, ipv4, ipv6};
+
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const US4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const US6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+
+fuzz_target!(|input: &[u8]| {
+    let [how, mtu_high, mtu_low, frame @ ..] = input else { return };
+    let mut frame = frame.to_vec();
+    repair(*how, &mut frame);
+    built_in_host(&frame);
+    let Some(packet) = frame.get(ethernet::HEADER_LEN..) else { return };
+    errors(packet);
+    fragments(packet, u16::from_be_bytes([*mtu_high, *mtu_low]));
+});
+
+fn repair(how: u8, frame: &mut [u8]) {
+    if how & 1 != 0 && frame.len() >= 12 {
+        frame[..6].copy_from_slice(&MAC);
+        frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
+    }
+    let Some(packet) = frame.get_mut(ethernet::HEADER_LEN..) else { return };
+    if how & 2 != 0 && packet.len() >= 20 && packet[0] >> 4 == 4 {
+        let len = (packet.len() as u16).to_be_bytes();
+        packet[2..4].copy_from_slice(&len);
+        let header_len = usize::from(packet[0] & 0x0f) * 4;
+        if let Some(header) = packet.get_mut(..header_len) {
+            ipv4::fill_checksum(header);
+        }
+    }
+    if how & 4 == 0 {
+        return;
+    }
+    if let Ok(parsed) = ipv4::parse(packet) {
+        let (from, len) = (parsed.header_len(), parsed.payload.len());
+        let message = &mut packet[from..from + len];
+        if message.len() >= 4 {
+            message[2..4].fill(0);
+            let sum = checksum::checksum(message);
+            message[2..4].copy_from_slice(&sum.to_be_bytes());
+        }
+    } else if let Ok(parsed) = ipv6::parse(packet)
+        && let Some(upper) = ipv6::upper_layer(parsed.header.next_header, parsed.payload)
+    {
+        let (source, destination) = (parsed.header.source(), parsed.header.destination());
+        let (from, len) = (ipv6::HEADER_LEN + upper.offset, upper.bytes.len());
+        icmp6::fill_checksum(source, destination, &mut packet[from..from + len]);
+    }
+}
+
+fn built_in_host(frame: &[u8]) {
+    let port = PortTable {
+        name: "fuzz".into(),
+        mac: MAC,
+        mtu: 1500,
+        up: true,
+        addresses4: vec!["192.0.2.1/24".parse().unwrap()],
+        addresses6: vec!["2001:db8::1/64".parse().unwrap(), "fe80::1/64".parse().unwrap()],
+        builtin_host: true,
+    };
+    let mut out = [0; 4096];
+    let outcome = builtin::handle(std::slice::from_ref(&port), 0, frame, &mut out);
+    if let Some(len) = outcome.reply {
+        assert_eq!(outcome.verdict, Verdict::Answered);
+        assert!(len <= frame.len().max(90));
+        assert_eq!(out[6..12], MAC);
+    }
+    if let Some(learned) = outcome.learned {
+        assert!(ethernet::is_unicast(&learned.mac));
+        assert!(learned.address != IpAddr::V4(US4) && learned.address != IpAddr::V6(US6));
+    }
+}
+
+fn errors(packet: &[u8]) {
+    let mut out = [0; LONGEST6];
+    let mut again = [0; LONGEST6];
+    if let Some(len) = ipv4_error(packet, Icmp4Error::TimeExceeded, US4, Link::Unicast, &mut out) {
+        assert!(len <= LONGEST4);
+        let error = ipv4::parse(&out[..len]).unwrap();
+        assert!(error.sum_ok() && checksum::checksum(error.payload) == 0);
+        let about = ipv4_error(&out[..len], Icmp4Error::TimeExceeded, US4, Link::Unicast, &mut again);
+        assert_eq!(about, None, "an error about an error");
+    }
+    if let Some(len) = ipv6_error(packet, Icmp6Error::NoRoute, US6, Link::Unicast, &mut out) {
+        let error = ipv6::parse(&out[..len]).unwrap();
+        assert!(icmp6::sum_ok(error.header.source(), error.header.destination(), error.payload));
+        let about = ipv6_error(&out[..len], Icmp6Error::NoRoute, US6, Link::Unicast, &mut again);
+        assert_eq!(about, None, "an error about an error");
+    }
+}
+
+fn fragments(packet: &[u8], mtu: u16) {
+    let Ok(mut fragments) = Fragments::new(packet, mtu) else { return };
+    let original = ipv4::parse(packet).unwrap();
+    let (mut place, mut data) = (vec![0; usize::from(mtu)], Vec::new());
+    while let Some(len) = fragments.write_next(&mut place) {
+        let piece = ipv4::parse(&place[..len]).unwrap();
+        assert!(piece.sum_ok());
+        assert_eq!(piece.header.fragment_offset(), original.header.fragment_offset() + data.len());
+        data.extend_from_slice(piece.payload);
+    }
+    assert_eq!(fragments.remaining(), 0);
+    assert_eq!(data, original.payload);
+}
