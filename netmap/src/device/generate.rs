@@ -124,9 +124,39 @@ enum Pace {
     Rate { per_second: u64, started: Option<Instant> },
 }
 
+/// Flows in random order, drawn some packets ahead so that their parts of the frames are there
+/// when their turn comes.
+struct Random {
+    state: u64,
+    ahead: [usize; 16],
+    at: usize,
+}
+
+impl Random {
+    fn new(seed: u64, flows: usize) -> Self {
+        let mut random = Self { state: seed, ahead: [0; 16], at: 0 };
+        random.ahead = std::array::from_fn(|_| random.one(flows));
+        random
+    }
+
+    #[inline(always)]
+    fn one(&mut self, flows: usize) -> usize {
+        self.state = self.state.wrapping_add(1);
+        ((u128::from(mix(self.state)) * flows as u128) >> 64) as usize
+    }
+
+    #[inline(always)]
+    fn draw(&mut self, frames: &Frames) -> usize {
+        let new = self.one(frames.len());
+        frames.prefetch(new);
+        self.at = (self.at + 1) % self.ahead.len();
+        std::mem::replace(&mut self.ahead[self.at], new)
+    }
+}
+
 /// Packets due after `passed` at `per_second`.
 fn due(per_second: u64, passed: Duration) -> u64 {
-    (passed.as_nanos() * u128::from(per_second) / 1_000_000_000) as u64
+    u64::try_from(passed.as_nanos().saturating_mul(per_second.into()) / 1_000_000_000).unwrap_or(u64::MAX)
 }
 
 struct GenRx {
@@ -137,7 +167,7 @@ struct GenRx {
     left: u64,
     offered: u64,
     next: usize,
-    random: Option<u64>,
+    random: Option<Random>,
     counters: GenCounters,
     lane: usize,
 }
@@ -165,9 +195,8 @@ impl GenRx {
 
     #[inline(always)]
     fn choose(&mut self) -> usize {
-        if let Some(state) = &mut self.random {
-            *state = state.wrapping_add(1);
-            return ((u128::from(mix(*state)) * self.frames.len() as u128) >> 64) as usize;
+        if let Some(random) = &mut self.random {
+            return random.draw(&self.frames);
         }
         let flow = self.next;
         self.next = if flow + 1 == self.frames.len() { 0 } else { flow + 1 };
@@ -323,6 +352,7 @@ fn source(ring: Kring, spec: &GenSpec, k: u32, rings: u32, counters: GenCounters
     let share = |n: u64| {
         if u64::from(k) >= active { 0 } else { n / active + u64::from(u64::from(k) < n % active) }
     };
+    let flows = frames.len();
     GenRx {
         ring,
         frames,
@@ -333,7 +363,7 @@ fn source(ring: Kring, spec: &GenSpec, k: u32, rings: u32, counters: GenCounters
         left: spec.count.map_or(u64::MAX, share),
         offered: 0,
         next: 0,
-        random: spec.random.then(|| mix(spec.seed ^ u64::from(k))),
+        random: spec.random.then(|| Random::new(mix(spec.seed ^ u64::from(k)), flows)),
         counters,
         lane: k as usize,
     }
