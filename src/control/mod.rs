@@ -2,7 +2,15 @@
 //! base, resolves neighbours, and publishes what workers read. Nothing but the commands imports
 //! this.
 
+mod advice;
+mod apply;
 mod buckets;
+mod follower;
+pub mod keeper;
 pub mod kernel;
+mod learned;
 pub mod next_hops;
+mod resolver;
 pub mod rib;
+
+pub use keeper::{Keeper, KeeperConfig, KeeperError, KeeperPort, Notice, WorkerLine};

@@ -55,6 +55,8 @@ pub struct Hop {
     pub weight: u16,
     /// Whether only the kernel can send this way, because the route adds a header (a tunnel, MPLS).
     pub kernel_only: bool,
+    /// Whether the kernel has set it aside for now, and does not use it.
+    pub dead: bool,
 }
 
 /// Where a route's next hops are.
@@ -220,6 +222,11 @@ impl Parts {
     /// The set with everything that `other` has, too.
     pub fn with(self, other: Parts) -> Parts {
         Parts(self.0 | other.0)
+    }
+
+    /// The set without `part`.
+    pub fn without(self, part: Part) -> Parts {
+        Parts(self.0 & !(1 << part as u8))
     }
 
     /// Takes the first part out.

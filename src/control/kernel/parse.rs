@@ -42,6 +42,7 @@ const RTM_NEWNEXTHOP: u16 = 104;
 const RTM_DELNEXTHOP: u16 = 105;
 const RTA_ENCAP: u16 = 22;
 const RTA_NH_ID: u16 = 30;
+const RTNH_F_DEAD: u8 = 1;
 const NHA_ID: u16 = 1;
 const NHA_GROUP: u16 = 2;
 const NHA_BLACKHOLE: u16 = 4;
@@ -279,6 +280,7 @@ fn multipath(mut bytes: &[u8]) -> Parsed<Vec<Hop>> {
             index: Some(u32_at(bytes, 4)?),
             weight: u16::from(u8_at(bytes, 3)?) + 1,
             kernel_only: false,
+            dead: u8_at(bytes, 2)? & RTNH_F_DEAD != 0,
         };
         attributes(&bytes[8..len], |kind, value| {
             match kind {
@@ -302,7 +304,9 @@ fn route(header: Header, payload: &[u8], table: Option<u32>) -> Parsed<Option<Ke
     let (len, source_len, tos) = (u8_at(payload, 1)?, u8_at(payload, 2)?, u8_at(payload, 3)?);
     let (protocol, kind) = (u8_at(payload, 5)?, u8_at(payload, 7)?);
     let mut of_table = u32::from(u8_at(payload, 4)?);
-    let cached = u32_at(payload, 8)? & libc::RTM_F_CLONED != 0;
+    let flags = u32_at(payload, 8)?;
+    let cached = flags & libc::RTM_F_CLONED != 0;
+    let dead = flags & u32::from(RTNH_F_DEAD) != 0;
     // Routes by source or type of service are not for every packet; the kernel's alone.
     if (family != INET && family != INET6) || cached || source_len != 0 || tos != 0 {
         return Ok(None);
@@ -337,7 +341,7 @@ fn route(header: Header, payload: &[u8], table: Option<u32>) -> Parsed<Option<Ke
     }
     let to = IpNet::new(to, len).map_err(|_| Malformed)?.trunc();
     if hops.is_empty() && (index.is_some() || gateway.is_some()) {
-        hops.push(Hop { gateway, index, weight: 1, kernel_only });
+        hops.push(Hop { gateway, index, weight: 1, kernel_only, dead });
     }
     if kind != RouteKind::Unicast && kind != RouteKind::Broadcast {
         hops.clear();
@@ -364,7 +368,7 @@ fn route(header: Header, payload: &[u8], table: Option<u32>) -> Parsed<Option<Ke
 fn next_hop(kind: u16, payload: &[u8]) -> Parsed<Option<KernelEvent>> {
     // struct nhmsg: family, scope, protocol, reserved, flags:32.
     let (mut id, mut blackhole, mut bridge) = (None, false, false);
-    let mut hop = Hop { gateway: None, index: None, weight: 1, kernel_only: false };
+    let mut hop = Hop { gateway: None, index: None, weight: 1, kernel_only: false, dead: false };
     let mut group: Option<Vec<(u32, u16)>> = None;
     attributes(payload.get(8..).ok_or(Malformed)?, |kind, value| {
         match kind {

@@ -18,10 +18,11 @@ impl Rib {
             return;
         }
         let mark = self.link_sweep.epoch();
-        let up = link.up;
+        let (up, carrier) = (link.up, link.carrier);
         let name = link.name.clone();
         let old = self.links.insert(index, (link, mark));
         let was_up = old.as_ref().is_some_and(|(old, _)| old.up);
+        let carrier_moved = old.as_ref().is_some_and(|(old, _)| old.carrier != carrier);
         let renamed = old.is_none_or(|(old, _)| old.name != name);
         if renamed {
             self.map_ports();
@@ -34,6 +35,9 @@ impl Rib {
         }
         if was_up && !up {
             self.purge(index);
+        } else if was_up != up || carrier_moved {
+            // Next hops that the kernel had set aside may be in use again, or the other way round.
+            self.wanted = self.wanted.with(Parts::ROUTES);
         }
     }
 
@@ -128,7 +132,11 @@ impl Rib {
         let list = self.addresses.entry(address.index).or_default();
         match list.iter_mut().find(|(a, _)| a.net.addr() == address.net.addr()) {
             Some(known) => *known = (address, mark),
-            None => list.push((address, mark)),
+            None => {
+                list.push((address, mark));
+                // Next hops that the kernel had set aside are in use again.
+                self.wanted = self.wanted.with(if listed { Parts::default() } else { Parts::ROUTES });
+            }
         }
         if let Some(port) = self.port_of(address.index) {
             self.refresh_port(port);

@@ -155,7 +155,13 @@ impl Rib {
             && self.is_live(port)
             && special::is_ordinary(address)
             && self.mac_of(port, address).is_some();
-        let hop = Hop { gateway: Some(address), index: Some(own_index(port)), weight: 1, kernel_only: false };
+        let hop = Hop {
+            gateway: Some(address),
+            index: Some(own_index(port)),
+            weight: 1,
+            kernel_only: false,
+            dead: false,
+        };
         let key = PathKey::Hops(vec![hop]);
         let known = self
             .paths

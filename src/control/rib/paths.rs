@@ -23,7 +23,9 @@ pub enum PathKey {
 impl PathKey {
     /// Through `hops`, put in order so that the same ones make the same path.
     pub fn through(mut hops: Vec<Hop>) -> Self {
-        hops.sort_by(|a, b| (a.index, a.gateway, a.weight).cmp(&(b.index, b.gateway, b.weight)));
+        hops.sort_by(|a, b| {
+            (a.index, a.gateway, a.weight, a.dead).cmp(&(b.index, b.gateway, b.weight, b.dead))
+        });
         Self::Hops(hops)
     }
 

@@ -117,6 +117,7 @@ impl Rib {
     /// followed twice.
     fn follow(&self, hop: &Hop, weight: u32, stack: &mut Vec<PathId>, out: &mut Vec<(Target, u32)>) {
         match (hop.index, hop.gateway) {
+            _ if hop.dead => {}
             (Some(index), gateway) => {
                 out.extend(self.target(index, gateway, hop.kernel_only).map(|t| (t, weight)))
             }
@@ -166,6 +167,7 @@ impl Rib {
         for hop in hops {
             let weight = weight.saturating_mul(u32::from(hop.weight));
             match (hop.index, hop.gateway) {
+                _ if hop.dead => {}
                 (Some(index), None) => {
                     let target = self.target(index, Some(gateway), hop.kernel_only);
                     out.extend(target.map(|t| (t, weight)));

@@ -21,14 +21,6 @@ use crate::control::kernel::{Hop, Index, NextHopObject, Part, Parts, Placement, 
 /// Which family a route belongs to, by the number of bits.
 const IPV6_BITS: u8 = 128;
 
-fn key_of(route: &Route) -> PathKey {
-    match (fixed_path(route.kind), &route.way) {
-        (Some(key), _) => key,
-        (None, Way::Object(id)) => PathKey::Object(*id),
-        (None, Way::Hops(hops)) => PathKey::through(hops.clone()),
-    }
-}
-
 fn source_of(route: &Route) -> Source {
     let own = matches!(route.kind, RouteKind::Local | RouteKind::Anycast | RouteKind::Broadcast);
     if route.local_table || own { Source::Local } else { Source::Kernel }
@@ -42,6 +34,11 @@ fn same_way(a: &Hop, b: &Hop) -> bool {
     a.gateway == b.gateway && a.index == b.index
 }
 
+/// Whether two paths have the same next hops, whatever their weights and states.
+fn is_same(a: &PathKey, b: &PathKey) -> bool {
+    is_part(a, b) && is_part(b, a)
+}
+
 /// Whether every hop of `part` is one of `whole`'s.
 fn is_part(part: &PathKey, whole: &PathKey) -> bool {
     match (part, whole) {
@@ -53,6 +50,22 @@ fn is_part(part: &PathKey, whole: &PathKey) -> bool {
 }
 
 impl Rib {
+    fn key_of(&self, route: &Route) -> PathKey {
+        match (fixed_path(route.kind), &route.way) {
+            (Some(key), _) => key,
+            (None, Way::Object(id)) => PathKey::Object(*id),
+            (None, Way::Hops(hops)) => PathKey::through(
+                // While an interface is down all its hops are dead; they live when it is up again.
+                hops.iter()
+                    .map(|hop| Hop {
+                        dead: hop.dead && hop.index.is_some_and(|i| self.is_up(i)),
+                        ..hop.clone()
+                    })
+                    .collect(),
+            ),
+        }
+    }
+
     pub(super) fn route_changed(&mut self, route: Route, placement: Placement, listed: bool) {
         match route.to {
             IpNet::V4(n) => {
@@ -77,7 +90,7 @@ impl Rib {
             return;
         }
         let mark = sweep.epoch();
-        let key = key_of(route);
+        let key = self.key_of(route);
         let path = self.acquire_path(key.clone());
         let new = Candidate {
             source: source_of(route),
@@ -140,7 +153,8 @@ impl Rib {
                 .filter(|c| key_of(c).is_some_and(|k| has_gateway(k) && is_part(k, key)))
                 .map(|c| c.path)
                 .collect(),
-            _ => Vec::new(),
+            // The same route, in another state.
+            (_, _) => equal.filter(|c| key_of(c).is_some_and(|k| is_same(k, key))).map(|c| c.path).collect(),
         };
         paths.retain(|path| *path != new.path);
         paths
@@ -150,15 +164,19 @@ impl Rib {
         if !A::table_mut(self).sweep.admits(at, listed) {
             return;
         }
-        let key = key_of(route);
+        let key = self.key_of(route);
         let rank = (source_of(route), route.metric);
         let equal: Vec<Candidate> =
             A::table(self).of(at).iter().filter(|c| c.rank() == rank).copied().collect();
         let Some(any) = equal.first() else { return };
         let exact = self.paths.id_of(&key).filter(|path| equal.iter().any(|c| c.path == *path));
         let whole = exact.or_else(|| {
-            let holds = |c: &&Candidate| self.paths.get(c.path).is_some_and(|path| is_part(&key, &path.key));
-            equal.iter().find(holds).filter(|_| A::BITS == IPV6_BITS).map(|c| c.path)
+            let holds = |c: &&Candidate| {
+                self.paths.get(c.path).is_some_and(|path| {
+                    if A::BITS == IPV6_BITS { is_part(&key, &path.key) } else { is_same(&key, &path.key) }
+                })
+            };
+            equal.iter().find(holds).map(|c| c.path)
         });
         let Some(whole) = whole else {
             // Not what was thought to be there: look at all of it.

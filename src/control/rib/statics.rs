@@ -163,7 +163,13 @@ impl Rib {
             self.add(own, Source::Local, PathKey::Fixed(fixed::HOST));
         }
         if special::allows(net.trunc(), RouteKind::Unicast) && net.prefix_len() < net.max_prefix_len() {
-            let hop = Hop { gateway: None, index: Some(own_index(port)), weight: 1, kernel_only: false };
+            let hop = Hop {
+                gateway: None,
+                index: Some(own_index(port)),
+                weight: 1,
+                kernel_only: false,
+                dead: false,
+            };
             self.add(net.trunc(), Source::Connected, PathKey::Hops(vec![hop]));
         }
         if let IpNet::V4(net) = net
@@ -187,6 +193,7 @@ impl Rib {
                 index: hop.port.map(own_index),
                 weight: hop.weight.max(1),
                 kernel_only: false,
+                dead: false,
             });
             PathKey::through(hops.collect())
         });

@@ -24,7 +24,7 @@ pub fn link(index: Index, name: &str, up: bool) -> KernelEvent {
 }
 
 pub fn hop(gateway: Option<&str>, index: Index) -> Hop {
-    Hop { gateway: gateway.map(ip), index: Some(index), weight: 1, kernel_only: false }
+    Hop { gateway: gateway.map(ip), index: Some(index), weight: 1, kernel_only: false, dead: false }
 }
 
 pub fn route(to: &str, hops: Vec<Hop>) -> Route {
