@@ -1,12 +1,14 @@
 //! `[[acl]]`: which packets may pass. The first rule that fits a packet decides.
 
+use std::collections::HashMap;
+
 use ipnet::IpNet;
 use toml::de::DeValue;
 
 use super::{
     port::Ports,
-    problem::Problems,
-    reader::{Placed, Reader, values},
+    problem::{Offset, Problems},
+    reader::{Reader, values},
     support::{Feature, Uses},
     value::{self, PortRange},
 };
@@ -64,22 +66,30 @@ pub(super) const UDP: u8 = 17;
 const ICMP: u8 = 1;
 const ICMP6: u8 = 58;
 
-/// Reads one `[[acl]]` into `list`.
+/// The rules read so far.
+#[derive(Default)]
+pub(super) struct Acls {
+    /// All, in the order of the file.
+    pub(super) list: Vec<Acl>,
+    names: HashMap<String, Offset>,
+}
+
+/// Reads one `[[acl]]` into `rules`.
 pub(super) fn read(
     section: &Reader<'_>,
     ports: &Ports,
     problems: &mut Problems<'_>,
     uses: &mut Uses,
-    list: &mut Vec<Placed<Acl>>,
+    rules: &mut Acls,
 ) {
     uses.note(problems, Feature::Acl, section.at, "acl".into());
     let words = [("permit", Action::Permit), ("deny", Action::Deny)];
     let action =
         section.require(problems, "action", "action = \"permit\" or \"deny\"", |v| value::choice(v, &words));
     let name = section.read(problems, "name", |v| value::name(v, 32));
-    let name = name.map_or_else(|| format!("acl-{}", list.len() + 1), |name| name.value);
-    if let Some(first) = list.iter().find(|other| other.value.name == name) {
-        let message = format!("{name:?} is a rule on line {} already; rename one", problems.line(first.at));
+    let name = name.map_or_else(|| format!("acl-{}", rules.list.len() + 1), |name| name.value);
+    if let Some(first) = rules.names.insert(name.clone(), section.at) {
+        let message = format!("{name:?} is a rule on line {} already; rename one", problems.line(first));
         problems.error(section.place("name"), section.path("name"), message);
     }
     let words = [("new", State::New), ("established", State::Established)];
@@ -97,7 +107,7 @@ pub(super) fn read(
         log: section.read(problems, "log", value::boolean).is_some_and(|log| log.value),
     };
     refuse_impossible(&rule, section, problems);
-    list.push(Placed { at: section.at, value: rule });
+    rules.list.push(rule);
 }
 
 /// A protocol by its name or number.

@@ -217,7 +217,7 @@ fn read(root: &DeTable<'_>, name: &str, problems: &mut Problems<'_>) -> Config {
     for section in sections(root, &schema::NEIGHBOR, problems) {
         neighbors.read(&section, &ports, problems);
     }
-    let mut acls = Vec::new();
+    let mut acls = acl::Acls::default();
     for section in sections(root, &schema::ACL, problems) {
         acl::read(&section, &ports, problems, &mut uses, &mut acls);
     }
@@ -242,7 +242,7 @@ fn read(root: &DeTable<'_>, name: &str, problems: &mut Problems<'_>) -> Config {
         ports: ports.list,
         routes: routes.list,
         neighbors: neighbors.list,
-        acls: acls.into_iter().map(|placed| placed.value).collect(),
+        acls: acls.list,
         masquerades,
         forward_ports: forward_ports.into_iter().map(|placed| placed.value).collect(),
         warnings: Vec::new(),
