@@ -205,11 +205,11 @@ pub fn load(name: &str, code: &[u64]) -> io::Result<OwnedFd> {
         Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::EACCES)) => {
             log.resize(1 << 18, 0);
             attempt(&mut log).map_err(|again| {
-                let text = String::from_utf8_lossy(&log);
-                let text = text.trim_end_matches('\0').trim_end();
-                let last: Vec<&str> = text.lines().rev().take(3).collect();
-                let last: Vec<&str> = last.into_iter().rev().collect();
-                io::Error::new(again.kind(), format!("{again}; the verifier: {}", last.join(" / ")))
+                let end = log.iter().position(|b| *b == 0).unwrap_or(log.len());
+                let text = String::from_utf8_lossy(&log[..end]);
+                // The verdict is the last line but one, before the statistics.
+                let verdict = text.lines().rev().nth(1).unwrap_or_default().to_owned();
+                io::Error::new(again.kind(), format!("{again}; the verifier says: {verdict}"))
             })
         }
         other => other,

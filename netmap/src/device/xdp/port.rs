@@ -194,7 +194,7 @@ fn explain(interface: &str, doing: &str, error: &io::Error) -> String {
         }
         Some(libc::EAFNOSUPPORT) => "this kernel has no AF_XDP (CONFIG_XDP_SOCKETS)".into(),
         Some(libc::ENOBUFS | libc::ENOMEM) => {
-            format!("not enough memory ({doing}); fewer `slots`, or a higher `ulimit -l`")
+            format!("not enough memory ({doing}); fewer `slots`, a higher `ulimit -l`, or CAP_IPC_LOCK")
         }
         Some(libc::ENETDOWN) => {
             format!("the interface is down; `ip link set {interface} up` ({doing}: {error})")
