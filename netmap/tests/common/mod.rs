@@ -136,6 +136,27 @@ pub fn mac(m: [u8; 6]) -> String {
     m.map(|b| format!("{b:02x}")).join(":")
 }
 
+/// Asks (or tells) a driver in the calling thread's namespace, as ethtool does.
+pub fn ethtool(interface: &str, command: u32, data: u32) -> u32 {
+    let mut value = [command, data];
+    // SAFETY: zeroes are fine for integers and a null pointer.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    // SAFETY: the request and the value are alive.
+    let r = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
+    assert_eq!(r, 0, "{interface}: {}", io::Error::last_os_error());
+    value[1]
+}
+
+/// Is GRO on?
+pub const GET_GRO: u32 = 0x2b;
+/// Let the kernel finish checksums itself (0), or the device (1).
+pub const SET_TX_CHECKSUM: u32 = 0x17;
+
 /// A packet socket: whole frames in and out of one interface.
 pub struct Packets(OwnedFd);
 
