@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use netmap::{Arena, Host, Port, device::pipe};
 use sweepd::{
     forward::{
-        assembly::{WorkerLink, assemble},
+        assembly::{PortRest, WorkerLink, assemble},
         burst::Burst,
         idle::Patience,
         messages::ToKeeper,
@@ -154,6 +154,8 @@ pub struct Tube {
     pub stats: StatsFile,
     pub to_keeper: Receiver<ToKeeper>,
     pub routes: Routes,
+    /// Hold the devices open.
+    pub controls: Vec<PortRest>,
     burst: Burst,
     buffers: Vec<u32>,
 }
@@ -179,6 +181,11 @@ impl Tube {
             ports.push(ours);
             peers.push(theirs);
         }
+        Self { peers, hosts, ..Self::over(ports, specs, workers) }.settled_in()
+    }
+
+    /// A router with these ports, whose other sides are not pipes of the test's.
+    pub fn over(ports: Vec<Port>, specs: &[PortSpec], workers: usize) -> Self {
         let names: Vec<String> = (0..specs.len()).map(|i| format!("p{i}")).collect();
         let stats = StatsFile::anonymous(&names, workers).expect("memory");
         let routes = base_routes(specs);
@@ -191,20 +198,26 @@ impl Tube {
         let (publisher, readers) = Publisher::try_new(make, workers).expect("memory");
         let (keeper, to_keeper) = crossbeam_channel::bounded(4096);
         let made = assemble(ports, None, &stats, readers, &keeper, Patience::Spin).expect("descriptors");
-        let mut tube = Self {
-            peers,
-            hosts,
+        let tube = Self {
+            peers: Vec::new(),
+            hosts: Vec::new(),
             workers: made.workers,
             links: made.links,
             publisher,
             stats,
             to_keeper,
             routes,
+            controls: made.ports,
             burst: Burst::default(),
             buffers: Vec::new(),
         };
-        tube.buffers = tube.all_buffers();
-        tube
+        tube.settled_in()
+    }
+
+    /// Remembers the buffers that there are.
+    fn settled_in(mut self) -> Self {
+        self.buffers = self.all_buffers();
+        self
     }
 
     /// Publishes the routes as they stand now.
