@@ -18,6 +18,7 @@
 //! | `port=PORT`, `ttl=N` | 9, 64 | UDP destination port; TTL or hop limit |
 //! | `order=turn` or `random` | `turn` | which flow comes next |
 //! | `seed=N` | 1 | |
+//! | `rings=N`, `slots=N` | 1, 1024 | ring pairs; slots in a ring |
 //! | `verify` | off | the sink checks lengths, checksums, and that the TTL is one less |
 //!
 //! Numbers take k, M and G: `gen:flows=1M,rate=14.88M`.
@@ -289,7 +290,19 @@ fn shape(options: &OpenOptions) -> (u32, u32) {
     (options.rings.unwrap_or(1).clamp(1, 256), options.slots.unwrap_or(DEFAULT_SLOTS).clamp(2, 1 << 16))
 }
 
-/// Number of rings and slots that [`open`] takes from an arena, for [`Arena::new`].
+/// The options with what the device's name, with or without `gen:`, says of rings and slots. A
+/// name that cannot be read says nothing; [`open`] tells why.
+pub fn sized(spec: &str, options: &OpenOptions) -> OpenOptions {
+    let spec: GenSpec = spec.strip_prefix("gen:").unwrap_or(spec).parse().unwrap_or_default();
+    OpenOptions {
+        rings: spec.rings.or(options.rings),
+        slots: spec.slots.or(options.slots),
+        ..options.clone()
+    }
+}
+
+/// Number of rings and slots that [`open`] takes from an arena, for [`Arena::new`]. What the
+/// device's name says of them must be in the options: see [`sized`].
 pub fn needs(options: &OpenOptions) -> (usize, u32) {
     let (rings, slots) = shape(options);
     (2 * rings as usize, 2 * rings * slots)
@@ -321,7 +334,7 @@ pub fn open_counted(
     let text = spec.strip_prefix("gen:").unwrap_or(spec);
     let device = format!("gen:{text}");
     let spec: Arc<GenSpec> = Arc::new(text.parse().map_err(|e: String| OpenError::new(&device, e))?);
-    let (rings, slots) = shape(options);
+    let (rings, slots) = shape(&sized(text, options));
     let counters = GenCounters::new(rings);
     let (mut rx, mut tx) = (Vec::new(), Vec::new());
     for k in 0..rings {
@@ -516,6 +529,15 @@ mod tests {
         let (mut port, _) = opened("gen:dmac=02:00:00:00:00:77,family=6", 1, 8);
         assert_eq!(port.info.mac, Some([2, 0, 0, 0, 0, 0x77]));
         bounce(&mut port, 0, |frame| assert_eq!(frame[..6], [2, 0, 0, 0, 0, 0x77]));
+    }
+
+    #[test]
+    fn the_name_may_say_how_many_rings_and_slots() {
+        let options = sized("gen:rings=3,slots=16", &OpenOptions::default());
+        assert_eq!(needs(&options), (6, 96));
+        let mut arena = Arena::new(6, 96, 0).unwrap();
+        let port = open(&mut arena, "gen:rings=3,slots=16", &OpenOptions::default()).unwrap();
+        assert_eq!((port.rx.len(), port.tx[2].ring.space()), (3, 15));
     }
 
     #[test]

@@ -188,7 +188,8 @@ fn open_in_process(requests: &[(Device, OpenOptions)]) -> Result<Vec<Port>, Open
         // that nobody touches costs nothing.
         Device::Pipe(_) => pipe::needs_open(options),
         Device::Pcap { .. } => pcap::needs(options),
-        _ => generate::needs(options),
+        Device::Gen(spec) => generate::needs(&generate::sized(spec, options)),
+        _ => (0, 0),
     });
     let (rings, slots) = needs.fold((0, 0u32), |sum, n| (sum.0 + n.0, sum.1.saturating_add(n.1)));
     let fail = |reason: &dyn std::fmt::Display| {
@@ -274,12 +275,12 @@ mod tests {
         let e = all(&["gen:", &capture]).err().unwrap();
         assert!(e.to_string().contains("/dev/null: not a pcap"), "{e}");
 
-        let ports = all(&["gen:", "pipe:shared/rings=2", "gen:family=6", "pipe:shared"]).unwrap();
+        let ports = all(&["gen:", "pipe:shared/rings=2", "gen:family=6,rings=3", "pipe:shared"]).unwrap();
         let arenas: Vec<_> = ports.iter().map(|p| p.rx[0].ring.view().arena()).collect();
         assert!(arenas.iter().all(|a| *a == arenas[0]));
         let names: Vec<_> = ports.iter().map(|p| p.info.device.as_str()).collect();
-        assert_eq!(names, ["gen:", "pipe:shared", "gen:family=6", "pipe:shared"]);
-        assert_eq!((ports[1].rx.len(), ports[3].rx.len()), (2, 2));
+        assert_eq!(names, ["gen:", "pipe:shared", "gen:family=6,rings=3", "pipe:shared"]);
+        assert_eq!(ports.iter().map(|p| p.rx.len()).collect::<Vec<_>>(), [1, 2, 3, 2]);
         let mut buffers: Vec<_> = ports
             .iter()
             .flat_map(|p| p.rx.iter().map(|q| q.ring.view()).chain(p.tx.iter().map(|q| q.ring.view())))

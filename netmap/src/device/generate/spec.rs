@@ -41,6 +41,10 @@ pub struct GenSpec {
     pub random: bool,
     /// Whether the sink checks what it is sent.
     pub verify: bool,
+    /// Number of ring pairs, where the name says so.
+    pub rings: Option<u32>,
+    /// Slots per ring, where the name says so.
+    pub slots: Option<u32>,
 }
 
 impl Default for GenSpec {
@@ -59,6 +63,8 @@ impl Default for GenSpec {
             seed: 1,
             random: false,
             verify: false,
+            rings: None,
+            slots: None,
         }
     }
 }
@@ -185,6 +191,13 @@ impl FromStr for GenSpec {
                     "random" => spec.random = true,
                     _ => return Err(wrong("turn or random")),
                 },
+                "rings" => {
+                    spec.rings = Some(count(value, 256).ok_or_else(|| wrong("a number from 1 to 256"))?)
+                }
+                "slots" => {
+                    let n = count(value, 16384).filter(|n| *n > 1);
+                    spec.slots = Some(n.ok_or_else(|| wrong("a number from 2 to 16384"))?);
+                }
                 "verify" if value.is_empty() => spec.verify = true,
                 _ => return Err(format!("unknown option {option:?}; there are: {OPTIONS}")),
             }
@@ -243,6 +256,10 @@ impl GenSpec {
     }
 }
 
+fn count(text: &str, most: u32) -> Option<u32> {
+    text.parse().ok().filter(|n| (1..=most).contains(n))
+}
+
 /// A whole number, with k, M or G for thousands, and then perhaps a fraction: `1.5M`.
 fn number(text: &str) -> Option<u64> {
     let (digits, scale) = match text.as_bytes().last()? {
@@ -295,12 +312,13 @@ mod tests {
     fn every_option_is_understood() {
         let s = spec(
             "flows=2M,size=1514,rate=14.88M,count=10,dst=192.0.2.0/24,src=198.18.0.0/16,dmac=02:00:00:00:00:0a,\
-             smac=2:0:0:0:0:b,port=53,ttl=2,seed=7,order=random,verify",
+             smac=2:0:0:0:0:b,port=53,ttl=2,seed=7,order=random,rings=4,slots=512,verify",
         )
         .unwrap();
         assert_eq!((s.flows, s.size, s.rate, s.count), (2_000_000, 1514, Some(14_880_000), Some(10)));
         assert_eq!((s.dst.to_string(), s.src.to_string()), ("192.0.2.0/24".into(), "198.18.0.0/16".into()));
         assert_eq!((s.dmac[5], s.smac[5], s.port, s.ttl, s.seed), (10, 11, 53, 2, 7));
+        assert_eq!((s.rings, s.slots), (Some(4), Some(512)));
         assert!(s.random && s.verify);
     }
 
@@ -330,6 +348,8 @@ mod tests {
             ("dmac=1:2:3:4:5", "MAC"),
             ("ttl=0", "1 to 255"),
             ("order=up", "turn or random"),
+            ("rings=0", "1 to 256"),
+            ("slots=1", "2 to 16384"),
             ("verify=yes", "unknown option"),
             ("src=10.0.0.1/32,flows=70k", "shorter prefix"),
         ] {
