@@ -12,6 +12,7 @@ const MAP_UPDATE_ELEM: libc::c_int = 2;
 const MAP_DELETE_ELEM: libc::c_int = 3;
 const PROG_LOAD: libc::c_int = 5;
 const LINK_CREATE: libc::c_int = 28;
+const LINK_DETACH: libc::c_int = 34;
 
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
@@ -237,6 +238,19 @@ pub fn attach(program: BorrowedFd, ifindex: u32, mode: AttachMode) -> io::Result
             flags: mode as u32,
         },
     )
+}
+
+/// Detaches a program at once, even where a child process that is about to start its own program
+/// still has a copy of the descriptor.
+///
+/// # Errors
+/// The kernel's.
+pub fn detach(link: BorrowedFd) -> io::Result<()> {
+    #[repr(C)]
+    struct Attributes {
+        link_fd: u32,
+    }
+    bpf(LINK_DETACH, &mut Attributes { link_fd: link.as_raw_fd() as u32 }).map(drop)
 }
 
 /// Runs a program over `frame` as the kernel would on a packet from queue 0; gives its result.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    bpf::AttachMode,
+    bpf::{self, AttachMode},
     netif::{Netif, Offloads, Queues},
     program::Program,
     queue::{Refused, XdpRx, XdpTx},
@@ -55,14 +55,16 @@ struct Prepared {
 
 /// What closing a port undoes: the program's attachment, then the offloads.
 struct Attachment {
-    link: Option<OwnedFd>,
+    link: OwnedFd,
     netif: Netif,
     offloads: Offloads,
 }
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        self.link = None;
+        if let Err(e) = bpf::detach(self.link.as_fd()) {
+            log::debug!("program not detached, closing will do: {e}");
+        }
         if let Err(e) = self.netif.restore(&self.offloads) {
             log::debug!("offloads not restored: {e}");
         }
@@ -127,7 +129,7 @@ fn prepare(interface: &str, options: &OpenOptions) -> Result<Prepared, OpenError
     let (link, mode) =
         attach(&program, netif.index()).map_err(|e| trouble("attaching the XDP program", e))?;
     let mut attachment = Attachment {
-        link: Some(link),
+        link,
         netif: Netif::find(interface).map_err(|e| trouble("looking for it", e))?,
         offloads: Offloads::default(),
     };
