@@ -214,7 +214,7 @@ mod system {
     ];
 
     #[repr(C)]
-    struct ifmediareq {
+    struct MediaRequest {
         name: [libc::c_char; libc::IFNAMSIZ],
         current: i32,
         mask: i32,
@@ -224,7 +224,7 @@ mod system {
         list: *mut i32,
     }
 
-    const _: () = assert!(size_of::<ifmediareq>() == 48 && size_of::<libc::ifreq>() == 32);
+    const _: () = assert!(size_of::<MediaRequest>() == 48 && size_of::<libc::ifreq>() == 32);
 
     fn flags(interface: &str) -> io::Result<(Request, i32)> {
         let mut request = Request::new(interface)?;
@@ -240,7 +240,7 @@ mod system {
             return Ok(false);
         }
         // SAFETY: plain data, all zeroes is one; the name is copied from a request of this name.
-        let mut media: ifmediareq = unsafe { mem::zeroed() };
+        let mut media: MediaRequest = unsafe { mem::zeroed() };
         media.name = request.ifreq.ifr_name;
         // SAFETY: the call takes an ifmediareq; its list is null and its count zero.
         let result = unsafe { libc::ioctl(request.socket.as_raw_fd(), SIOCGIFMEDIA, &raw mut media) };
