@@ -47,7 +47,11 @@ pub fn apply(tables: &mut Tables, rib: &Rib, changes: &Changes, whole: bool) -> 
     } else {
         tables.fib4.update_all(v4, &changes.prefixes4)
     };
-    let done6 = if whole || !changes.prefixes6.is_empty() { tables.fib6.build(v6) } else { Ok(()) };
+    let done6 = if whole || is_many(changes.prefixes6.len(), v6.len()) {
+        tables.fib6.build(v6)
+    } else {
+        tables.fib6.update_all(v6, &changes.prefixes6)
+    };
     done4.and(done6)
 }
 

@@ -12,5 +12,6 @@ mod learned;
 pub mod next_hops;
 mod resolver;
 pub mod rib;
+pub mod setup;
 
 pub use keeper::{Keeper, KeeperConfig, KeeperError, KeeperPort, Notice, WorkerLine};

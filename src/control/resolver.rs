@@ -109,6 +109,9 @@ impl Resolver {
                 search.next = Some(search.asked.map_or(now, |asked| (asked + search.pause).max(now)));
             }
         }
+        for search in self.searches.values_mut().filter(|search| !search.gateway && !search.waiting) {
+            search.next = None;
+        }
     }
 
     /// Whether `who` is being looked for.

@@ -412,3 +412,6 @@ fn next_hop(kind: u16, payload: &[u8]) -> Parsed<Option<KernelEvent>> {
     };
     Ok(Some(KernelEvent::NextHopChanged(id, object)))
 }
+
+#[cfg(test)]
+mod tests;

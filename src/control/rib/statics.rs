@@ -20,6 +20,8 @@ pub struct PortSpec {
     pub interface: Option<String>,
     /// The MAC address, if the kernel is not to say.
     pub mac: Option<[u8; 6]>,
+    /// The device's own MAC address, until the kernel says otherwise.
+    pub device_mac: [u8; 6],
     /// The MTU in bytes, if the kernel is not to say.
     pub mtu: Option<u16>,
     /// The longest IP packet in bytes that the device takes.
@@ -205,7 +207,7 @@ impl RibPort {
     fn new(spec: PortSpec) -> Self {
         let table = PortTable {
             name: spec.name.clone(),
-            mac: [0; 6],
+            mac: spec.mac.unwrap_or(spec.device_mac),
             mtu: 0,
             up: false,
             addresses4: Vec::new(),

@@ -1,0 +1,129 @@
+//! From the checked configuration, and the ports opened for it, to what the keeper works with.
+
+use netmap::{Host, PortInfo};
+
+use super::{
+    kernel::{Follow, RouteKind},
+    rib::{PortSpec, StaticHop, StaticNeighbor, StaticRoute},
+};
+use crate::{
+    config::{self, Config, Target},
+    tables::PortId,
+};
+
+/// Bytes of an Ethernet header.
+const ETHERNET: u32 = 14;
+
+/// Which kernel tables to follow. On Linux links, addresses and neighbours are followed even when
+/// routes are not.
+pub fn follow(config: &Config) -> Option<Follow> {
+    let table = config.kernel.routes.then_some(config.kernel.table);
+    (cfg!(target_os = "linux") || config.kernel.routes).then_some(Follow { table })
+}
+
+/// A port, as configured and opened.
+pub fn port_spec(port: &config::Port, info: &PortInfo, host: &Host) -> PortSpec {
+    let builtin_host = matches!(host, Host::Builtin);
+    PortSpec {
+        name: port.name.clone(),
+        interface: info.interface.clone().filter(|_| !builtin_host),
+        mac: port.mac.map(|mac| mac.0),
+        device_mac: info.mac.unwrap_or_else(|| made_up_mac(&port.name)),
+        mtu: port.mtu,
+        max_len: u16::try_from(info.max_frame.saturating_sub(ETHERNET)).unwrap_or(u16::MAX),
+        addresses: (builtin_host || !port.addresses.is_empty()).then(|| port.addresses.clone()),
+        builtin_host,
+    }
+}
+
+/// A MAC address for a device that has none: locally administered, the same for the same name.
+fn made_up_mac(name: &str) -> [u8; 6] {
+    // FNV-1a: any spread will do.
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let [a, b, c, d, e, ..] = hash.to_be_bytes();
+    [2, a, b, c, d, e]
+}
+
+/// The number of the port called `name`; the configuration has been checked to have it.
+fn number(config: &Config, name: &str) -> Option<PortId> {
+    config.port(name).and_then(|number| PortId::try_from(number).ok())
+}
+
+/// The configured routes.
+pub fn static_routes(config: &Config) -> Vec<StaticRoute> {
+    let route = |route: &config::Route| {
+        let (kind, hops) = match &route.target {
+            Target::Blackhole => (RouteKind::Blackhole, Vec::new()),
+            Target::Unreachable => (RouteKind::Unreachable, Vec::new()),
+            Target::Prohibit => (RouteKind::Prohibit, Vec::new()),
+            Target::Via(hops) => {
+                let hop = |hop: &config::NextHop| StaticHop {
+                    gateway: hop.gateway,
+                    port: hop.port.as_deref().and_then(|name| number(config, name)),
+                    weight: hop.weight,
+                };
+                (RouteKind::Unicast, hops.iter().map(hop).collect())
+            }
+        };
+        StaticRoute { to: route.to, kind, hops }
+    };
+    config.routes.iter().map(route).collect()
+}
+
+/// The configured neighbours.
+pub fn static_neighbors(config: &Config) -> Vec<StaticNeighbor> {
+    let neighbor = |neighbor: &config::Neighbor| {
+        let port = number(config, &neighbor.port)?;
+        Some(StaticNeighbor { port, address: neighbor.address, mac: neighbor.mac.0 })
+    };
+    config.neighbors.iter().filter_map(neighbor).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_becomes_plain_data() {
+        let text = r#"
+            [[port]]
+            name = "a"
+            device = "pipe:a"
+            addresses = ["10.0.0.1/24"]
+            [[port]]
+            name = "b"
+            device = "pipe:b"
+            [[route]]
+            to = "0.0.0.0/0"
+            via = [{ gateway = "10.0.0.2", weight = 2 }, { gateway = "fe80::1", port = "b" }]
+            [[route]]
+            to = "192.0.2.0/24"
+            type = "prohibit"
+            [[neighbor]]
+            address = "10.0.0.2"
+            mac = "02:00:00:00:00:99"
+            port = "a"
+        "#;
+        let config = config::parse(text, "test").unwrap();
+        let routes = static_routes(&config);
+        assert_eq!(
+            routes[0].hops[0],
+            StaticHop { gateway: Some([10, 0, 0, 2].into()), port: None, weight: 2 }
+        );
+        assert_eq!(routes[0].hops[1].port, Some(1));
+        assert_eq!(routes[1].kind, RouteKind::Prohibit);
+        assert_eq!(static_neighbors(&config)[0].mac, [2, 0, 0, 0, 0, 0x99]);
+        let info = PortInfo {
+            device: "pipe:a".into(),
+            interface: None,
+            mac: None,
+            max_frame: 2048,
+            mode: String::new(),
+        };
+        let spec = port_spec(&config.ports[0], &info, &Host::Builtin);
+        assert_eq!((spec.max_len, spec.builtin_host, spec.device_mac[0]), (2034, true, 2));
+        assert_eq!(spec.addresses.unwrap().len(), 1);
+    }
+}
