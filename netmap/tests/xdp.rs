@@ -13,7 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{A0, B0, GET_GRO, Lab, R0, R1, SET_TX_CHECKSUM, allowed, enter, ethtool, mac, sh};
+use common::{
+    A0, B0, FLAG_RX_VLAN, GET_FLAGS, GET_GRO, Lab, R0, R1, SET_TX_CHECKSUM, allowed, enter, ethtool, mac, sh,
+};
 use netmap::{OpenError, OpenOptions, Port, RxQueue, TxQueue, device::xdp::open_all};
 
 /// An interface with all defaults.
@@ -205,6 +207,34 @@ fn a_ring_left_full_loses_packets_but_no_buffers() {
 }
 
 #[test]
+fn what_is_lost_outside_the_rings_is_counted() {
+    if !allowed() {
+        return;
+    }
+    let lab = Lab::new(1);
+    let mut ports = open(&lab, &["r0"]);
+    let before = census(&ports);
+    // Longer than a buffer, by an MTU raised later.
+    sh(&format!("ip -n {} link set a0 mtu 3000", lab.ns("a")));
+    sh(&format!("ip -n {} link set r0 mtu 3000", lab.ns("r")));
+    ports[0].control.tend().unwrap();
+    let peer = lab.packets("a", "a0");
+    peer.send(&frame(R0, A0, 1, 1793));
+    peer.send(&frame(R0, A0, 2, 1792));
+    same(&collect(&mut ports[0].rx[0], 1), &[frame(R0, A0, 2, 1792)]);
+    assert_eq!(ports[0].control.losses().rx_dropped, 1);
+    // Sent to a host that has gone to sleep.
+    sh(&format!("ip -n {} link set a0 down", lab.ns("a")));
+    for i in 0..5 {
+        assert!(ports[0].tx[0].ring.send(&frame(A0, R0, i, 60)));
+    }
+    flush(&mut ports[0].tx[0]);
+    let losses = ports[0].control.losses();
+    assert_eq!((losses.tx_dropped, losses.tx_errors, losses.rx_errors), (5, 0, 0));
+    assert_eq!(census(&ports), before);
+}
+
+#[test]
 fn a_lone_packet_is_pending_until_it_leaves() {
     if !allowed() {
         return;
@@ -277,11 +307,15 @@ fn a_closed_port_is_the_kernels_again() {
     let lab = Lab::new(1);
     lab.run("r", "echo 1 >/proc/sys/net/ipv4/ip_forward");
     let ping = "ping -c 2 -i 0.1 -W 1 10.0.1.2";
+    let flags = || lab.within("r", || ethtool("r0", GET_FLAGS, 0));
+    let at_first = flags();
     for _ in 0..3 {
         let ports = open(&lab, &["r0", "r1"]);
         assert!(has_program(&lab, "r0") && has_program(&lab, "r1"));
         assert!(!lab.try_run("a", "ping -c 1 -W 1 10.0.1.2"), "nobody empties the rings");
+        assert_eq!(flags() & FLAG_RX_VLAN, 0, "VLAN tags stay where they are");
         drop(ports);
+        assert_eq!(flags(), at_first);
         no_program_is_left(&lab);
         lab.run("a", ping);
     }

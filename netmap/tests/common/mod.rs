@@ -152,6 +152,10 @@ pub fn ethtool(interface: &str, command: u32, data: u32) -> u32 {
     value[1]
 }
 
+/// Which of the older offloads are on?
+pub const GET_FLAGS: u32 = 0x25;
+/// That the device cuts VLAN tags off.
+pub const FLAG_RX_VLAN: u32 = 1 << 8;
 /// Is GRO on?
 pub const GET_GRO: u32 = 0x2b;
 /// Let the kernel finish checksums itself (0), or the device (1).

@@ -17,6 +17,8 @@ mod asm;
 #[cfg(target_os = "linux")]
 mod bpf;
 #[cfg(target_os = "linux")]
+mod counters;
+#[cfg(target_os = "linux")]
 mod netif;
 #[cfg(target_os = "linux")]
 mod port;

@@ -12,6 +12,7 @@ use std::{
 
 use super::{
     bpf::{self, AttachMode},
+    counters::LinkCounters,
     netif::{Netif, Offloads, Queues},
     program::Program,
     queue::{Refused, XdpRx, XdpTx},
@@ -49,6 +50,7 @@ struct Prepared {
     zero_copy: bool,
     program: Program,
     attachment: Attachment,
+    counters: LinkCounters,
     /// Until when to wait for the carrier, if there was one before.
     carrier_until: Option<Instant>,
 }
@@ -143,6 +145,7 @@ fn prepare(interface: &str, options: &OpenOptions) -> Result<Prepared, OpenError
         }
         Err(e) => log::warn!("{device}: VLAN tags may be hidden, rx-vlan-hw-parse stays on: {e}"),
     }
+    let counters = LinkCounters::new(netif.index()).map_err(|e| trouble("reading its counters", e))?;
     let zero_copy = mode == AttachMode::Native && socket::can_zero_copy(netif.index(), 0);
     let interface = interface.to_owned();
     Ok(Prepared {
@@ -156,6 +159,7 @@ fn prepare(interface: &str, options: &OpenOptions) -> Result<Prepared, OpenError
         zero_copy,
         program,
         attachment,
+        counters,
         carrier_until,
     })
 }
@@ -287,6 +291,8 @@ fn finish(
         local: HashSet::new(),
         sockets: Vec::new(),
         refused: Arc::default(),
+        counters: p.counters,
+        mtu_was_too_long: false,
         _attachment: p.attachment,
     };
     control.change_local(local).map_err(fail)?;
@@ -332,6 +338,8 @@ struct XdpControl {
     local: HashSet<IpAddr>,
     sockets: Vec<Arc<OwnedFd>>,
     refused: Arc<Refused>,
+    counters: LinkCounters,
+    mtu_was_too_long: bool,
     _attachment: Attachment,
 }
 
@@ -379,7 +387,17 @@ impl PortControl for XdpControl {
     }
 
     fn tend(&mut self) -> io::Result<()> {
-        self.follow_mac()
+        self.follow_mac()?;
+        let too_long = self.netif.mtu()? > MAX_FRAME - LINK_HEADER;
+        if too_long && !self.mtu_was_too_long {
+            log::warn!(
+                "the MTU of interface {} was raised beyond {}: longer packets are dropped",
+                self.netif.index(),
+                MAX_FRAME - LINK_HEADER
+            );
+        }
+        self.mtu_was_too_long = too_long;
+        Ok(())
     }
 
     fn losses(&mut self) -> Losses {
@@ -398,6 +416,9 @@ impl PortControl for XdpControl {
                 losses.rx_errors += s.rx_invalid_descs;
                 losses.tx_errors += s.tx_invalid_descs;
             }
+        }
+        if let Err(e) = self.counters.add_to(&mut losses) {
+            log::debug!("no counters from the interface: {e}");
         }
         losses
     }
