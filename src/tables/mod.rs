@@ -13,6 +13,7 @@ pub mod memory;
 pub mod prefixes;
 pub mod publish;
 mod sync;
+pub mod synthetic;
 mod tree6;
 
 use std::net::IpAddr;
