@@ -32,9 +32,9 @@ impl Tables {
     }
 }
 
-fn check(model: impl Fn() + Sync + Send + 'static) {
+fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
+    builder.preemption_bound = Some(preemptions);
     builder.check(model);
 }
 
@@ -47,7 +47,7 @@ fn sweep(reader: &mut Reader<Tables>, last: &mut u64) {
 
 #[test]
 fn a_reader_never_meets_a_change() {
-    check(|| {
+    check(3, || {
         let (mut publisher, mut readers) = Publisher::new(Tables::new, 1);
         let mut reader = readers.remove(0);
         let thread = thread::spawn(move || {
@@ -64,7 +64,7 @@ fn a_reader_never_meets_a_change() {
 
 #[test]
 fn a_reader_that_comes_back_never_meets_a_change() {
-    check(|| {
+    check(3, || {
         let (mut publisher, mut readers) = Publisher::new(Tables::new, 1);
         let mut reader = readers.remove(0);
         let thread = thread::spawn(move || {
@@ -82,7 +82,7 @@ fn a_reader_that_comes_back_never_meets_a_change() {
 
 #[test]
 fn two_readers_never_meet_a_change() {
-    check(|| {
+    check(2, || {
         let (mut publisher, readers) = Publisher::new(Tables::new, 2);
         let threads: Vec<_> = readers
             .into_iter()
@@ -106,7 +106,7 @@ fn two_readers_never_meet_a_change() {
 
 #[test]
 fn what_a_stuck_reader_delays_is_made_up_for_safely() {
-    check(|| {
+    check(3, || {
         let (mut publisher, mut readers) = Publisher::new(Tables::new, 1);
         let mut reader = readers.remove(0);
         let thread = thread::spawn(move || {

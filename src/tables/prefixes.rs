@@ -10,7 +10,7 @@ use std::collections::btree_map::Range;
 use std::fmt::Debug;
 use std::iter::Peekable;
 
-use super::NextHopId;
+use super::{MAX_NEXT_HOPS, NextHopId};
 
 /// An address as a number in host order: `u32` for IPv4, `u128` for IPv6.
 pub trait Address: Copy + Ord + Debug {
@@ -83,7 +83,11 @@ impl<A: Address> Prefixes<A> {
 
     /// Sets the next hop of `address/length` and returns the one that it had. Host bits are
     /// ignored, a length beyond [`Address::BITS`] counts as that.
+    ///
+    /// # Panics
+    /// When `next_hop` is not below [`MAX_NEXT_HOPS`]: the FIBs rely on that.
     pub fn insert(&mut self, address: A, length: u8, next_hop: NextHopId) -> Option<NextHopId> {
+        check(next_hop);
         self.0.insert(Self::key(address, length), next_hop)
     }
 
@@ -144,11 +148,18 @@ impl<A: Address> Prefixes<A> {
     }
 }
 
+/// The 16th bit of a next hop is the FIBs' own.
+fn check(next_hop: NextHopId) {
+    assert!(usize::from(next_hop) < MAX_NEXT_HOPS, "{next_hop} is not a next hop");
+}
+
+/// Panics as [`Prefixes::insert`] does.
 impl<A: Address> FromIterator<(A, u8, NextHopId)> for Prefixes<A> {
     fn from_iter<I: IntoIterator<Item = (A, u8, NextHopId)>>(prefixes: I) -> Self {
         Self(
             prefixes
                 .into_iter()
+                .inspect(|&(_, _, next_hop)| check(next_hop))
                 .map(|(address, length, next_hop)| (Self::key(address, length), next_hop))
                 .collect(),
         )
@@ -272,6 +283,12 @@ mod tests {
         assert_eq!(0xc0a8_01ffu32.network(32), 0xc0a8_01ff);
         assert_eq!(0xc0a8_01ffu32.last(32), 0xc0a8_01ff);
         assert_eq!(u128::MAX.network(1), 1 << 127);
+    }
+
+    #[test]
+    #[should_panic(expected = "not a next hop")]
+    fn next_hops_of_16_bits_are_refused() {
+        Prefixes4::new().insert(0, 0, 0x8000);
     }
 
     #[test]
