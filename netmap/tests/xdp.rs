@@ -1,99 +1,24 @@
-//! `xdp:` ports on real interfaces: veth pairs between namespaces that each test makes. Need root.
+//! Packets through `xdp:` ports on real interfaces: veth pairs between namespaces that each test
+//! makes. Need root.
 #![cfg(target_os = "linux")]
 
 mod common;
 
 use std::{
     collections::HashSet,
-    io::{BufRead, BufReader, Read, Write},
+    io::{Read, Write},
     net::{IpAddr, Shutdown, TcpListener, TcpStream, UdpSocket},
-    process::{Command, Stdio},
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
 use common::{
-    A0, B0, FLAG_RX_VLAN, GET_FLAGS, GET_GRO, Lab, R0, R1, SET_TX_CHECKSUM, allowed, enter, ethtool, mac, sh,
+    A0, B0, GET_GRO, Lab, R0, R1, SET_TX_CHECKSUM, allowed, ethtool, mac,
+    rings::{census, collect, drain, flush, frame, open, open_error, same},
+    sh,
 };
-use netmap::{OpenError, OpenOptions, Port, RxQueue, TxQueue, device::xdp::open_all};
-
-/// An interface with all defaults.
-fn request(interface: &str) -> (String, OpenOptions) {
-    (interface.to_owned(), OpenOptions::default())
-}
-
-fn open(lab: &Lab, interfaces: &[&str]) -> Vec<Port> {
-    let requests: Vec<_> = interfaces.iter().map(|i| request(i)).collect();
-    lab.within("r", || open_all(&requests)).unwrap()
-}
-
-fn open_error(lab: &Lab, request: (String, OpenOptions)) -> OpenError {
-    match lab.within("r", || open_all(&[request])) {
-        Ok(_) => panic!("must not open"),
-        Err(e) => e,
-    }
-}
-
-/// A frame to 198.51.100.1, `size` bytes long, that carries `number`.
-fn frame(to: [u8; 6], from: [u8; 6], number: u32, size: usize) -> Vec<u8> {
-    let mut ip = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 253, 0, 0, 10, 0, 0, 2, 198, 51, 100, 1];
-    ip[2..4].copy_from_slice(&(size as u16 - 14).to_be_bytes());
-    let sum: u32 = ip.as_chunks::<2>().0.iter().map(|w| u32::from(u16::from_be_bytes(*w))).sum();
-    ip[10..12].copy_from_slice(&(!((sum >> 16) + (sum & 0xffff)) as u16).to_be_bytes());
-    let mut f = [&to[..], &from[..], &[8, 0], &ip[..]].concat();
-    f.extend(number.to_be_bytes());
-    f.extend((f.len()..size).map(|i| (i as u32 ^ number) as u8));
-    f
-}
-
-/// Panics, with few words, unless these are the same frames in the same order.
-fn same(got: &[Vec<u8>], expected: &[Vec<u8>]) {
-    let first = got.iter().zip(expected).position(|(a, b)| a != b);
-    let lengths = (got.len(), expected.len());
-    assert!(got == expected, "of {lengths:?} frames the first wrong one is {first:?}");
-}
-
-/// The frames that wait in a queue after a sync, given back at once.
-fn drain(queue: &mut RxQueue) -> Vec<Vec<u8>> {
-    queue.sync().unwrap();
-    let n = queue.ring.available();
-    // SAFETY: each slot between head and tail is looked at once, and copied.
-    let frame = |k| unsafe { queue.ring.frame(queue.ring.index(k)) }.unwrap().bytes().to_vec();
-    let frames = (0..n).map(frame).collect();
-    queue.ring.advance(n);
-    frames
-}
-
-/// Frames of a queue until `n` have come; panics after two seconds.
-fn collect(queue: &mut RxQueue, n: usize) -> Vec<Vec<u8>> {
-    let start = Instant::now();
-    let mut frames = Vec::new();
-    while frames.len() < n {
-        frames.extend(drain(queue));
-        assert!(start.elapsed() < Duration::from_secs(2), "{} of {n} frames came", frames.len());
-    }
-    frames
-}
-
-/// Syncs until everything handed over is on its way.
-fn flush(queue: &mut TxQueue) {
-    let start = Instant::now();
-    queue.sync().unwrap();
-    while queue.pending() {
-        queue.sync().unwrap();
-        assert!(start.elapsed() < Duration::from_secs(1), "packets stay in the transmit ring");
-    }
-}
-
-/// Every buffer of the ports, each exactly once.
-fn census(ports: &[Port]) -> HashSet<u32> {
-    let rx = ports.iter().flat_map(|p| p.rx.iter().flat_map(RxQueue::buffers));
-    let all: Vec<u32> = rx.chain(ports.iter().flat_map(|p| p.tx.iter().flat_map(|q| q.buffers()))).collect();
-    let set: HashSet<u32> = all.iter().copied().collect();
-    assert_eq!(set.len(), all.len(), "a buffer is in two places");
-    set
-}
+use netmap::{OpenOptions, Port, device::xdp::open_all};
 
 /// One sweep from `from` to `to`, by exchanging buffers, with new MACs.
 fn forward(from: &mut Port, to: &mut Port, macs: [[u8; 6]; 2]) {
@@ -291,127 +216,6 @@ fn the_kernel_answers_for_its_own_addresses() {
     assert!(drain(&mut ports[0].rx[0]).is_empty());
 }
 
-fn has_program(lab: &Lab, interface: &str) -> bool {
-    sh(&format!("ip -n {} -d link show {interface}", lab.ns("r"))).contains("prog/xdp")
-}
-
-fn no_program_is_left(lab: &Lab) {
-    assert!(!has_program(lab, "r0") && !has_program(lab, "r1"));
-}
-
-#[test]
-fn a_closed_port_is_the_kernels_again() {
-    if !allowed() {
-        return;
-    }
-    let lab = Lab::new(1);
-    lab.run("r", "echo 1 >/proc/sys/net/ipv4/ip_forward");
-    let ping = "ping -c 2 -i 0.1 -W 1 10.0.1.2";
-    let flags = || lab.within("r", || ethtool("r0", GET_FLAGS, 0));
-    let at_first = flags();
-    for _ in 0..3 {
-        let ports = open(&lab, &["r0", "r1"]);
-        assert!(has_program(&lab, "r0") && has_program(&lab, "r1"));
-        assert!(!lab.try_run("a", "ping -c 1 -W 1 10.0.1.2"), "nobody empties the rings");
-        assert_eq!(flags() & FLAG_RX_VLAN, 0, "VLAN tags stay where they are");
-        drop(ports);
-        assert_eq!(flags(), at_first);
-        no_program_is_left(&lab);
-        lab.run("a", ping);
-    }
-}
-
-#[test]
-#[ignore = "the other half of a_killed_process_leaves_nothing_behind"]
-fn holds_two_ports_until_killed() {
-    let Ok(ns) = std::env::var("XDP_TEST_NAMESPACE") else { return };
-    if !ns.is_empty() {
-        enter(&format!("/run/netns/{ns}"));
-    }
-    let ports = open_all(&[request("r0"), request("r1")]).unwrap();
-    println!("both are open");
-    thread::sleep(Duration::from_secs(60));
-    drop(ports);
-}
-
-#[test]
-fn a_killed_process_leaves_nothing_behind() {
-    if !allowed() {
-        return;
-    }
-    let lab = Lab::new(1);
-    lab.run("r", "echo 1 >/proc/sys/net/ipv4/ip_forward");
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "--nocapture", "holds_two_ports_until_killed"])
-        .env("XDP_TEST_NAMESPACE", lab.ns("r"))
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(lines.map_while(Result::ok).any(|l| l.contains("both are open")));
-    assert!(!lab.try_run("a", "ping -c 1 -W 1 10.0.1.2"));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    no_program_is_left(&lab);
-    lab.run("a", "ping -c 2 -i 0.1 -W 1 10.0.1.2");
-    // And the ports can be opened at once.
-    drop(open(&lab, &["r0", "r1"]));
-}
-
-#[test]
-fn a_removed_interface_is_noticed_within_a_second() {
-    if !allowed() {
-        return;
-    }
-    let lab = Lab::new(1);
-    let mut ports = open(&lab, &["r0", "r1"]);
-    sh(&format!("ip -n {} link del r0", lab.ns("r")));
-    let start = Instant::now();
-    let error = loop {
-        if let Err(e) = ports[0].rx[0].sync() {
-            break e;
-        }
-        assert!(start.elapsed() < Duration::from_secs(1), "the receive queue notices nothing");
-        thread::sleep(Duration::from_millis(1));
-    };
-    assert!(error.is_gone(), "{error}");
-    assert!(ports[0].tx[0].ring.send(&frame(A0, R0, 1, 60)));
-    let error = loop {
-        if let Err(e) = ports[0].tx[0].sync() {
-            break e;
-        }
-        assert!(start.elapsed() < Duration::from_secs(1), "the transmit queue notices nothing");
-    };
-    assert!(error.is_gone(), "{error}");
-    // The other port of the same arena does not care.
-    let peer = lab.packets("b", "b0");
-    peer.send(&frame(R1, B0, 5, 60));
-    assert_eq!(collect(&mut ports[1].rx[0], 1), [frame(R1, B0, 5, 60)]);
-}
-
-#[test]
-fn an_interface_down_is_quiet_and_comes_back() {
-    if !allowed() {
-        return;
-    }
-    let lab = Lab::new(1);
-    let mut ports = open(&lab, &["r0"]);
-    let r = lab.ns("r");
-    sh(&format!("ip -n {r} link set r0 down"));
-    assert!(ports[0].tx[0].ring.send(&frame(A0, R0, 1, 60)));
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(300) {
-        ports[0].rx[0].sync().unwrap();
-        ports[0].tx[0].sync().unwrap();
-        thread::sleep(Duration::from_millis(1));
-    }
-    assert!(!ports[0].tx[0].pending(), "nobody needs to hurry");
-    sh(&format!("ip -n {r} link set r0 up"));
-    let peer = lab.packets("a", "a0");
-    peer.send(&frame(R0, A0, 2, 60));
-    assert_eq!(collect(&mut ports[0].rx[0], 1), [frame(R0, A0, 2, 60)]);
-}
-
 #[test]
 fn each_queue_has_its_rings() {
     if !allowed() {
@@ -563,57 +367,4 @@ fn vlans_that_are_named_come_to_the_rings() {
     }
     assert_eq!(collect(&mut ports[0].rx[0], 3), [tagged(100, 1), tagged(0, 3), tagged(100, 4)]);
     assert_eq!(ports[0].control.losses().passed_up, up + 1);
-}
-
-#[test]
-fn a_new_mac_address_or_name_is_followed() {
-    if !allowed() {
-        return;
-    }
-    let lab = Lab::new(1);
-    let mut ports = open(&lab, &["r0"]);
-    let (r, new) = (lab.ns("r"), [2, 0, 0, 0, 0, 0x77]);
-    for line in ["down", &format!("address {}", mac(new)), "name r7", "up"] {
-        let name = if line == "up" { "r7" } else { "r0" };
-        sh(&format!("ip -n {r} link set {name} {line}"));
-    }
-    ports[0].control.tend().unwrap();
-    let peer = lab.packets("a", "a0");
-    peer.send(&frame(new, A0, 1, 60));
-    assert_eq!(collect(&mut ports[0].rx[0], 1), [frame(new, A0, 1, 60)]);
-    sh(&format!("ip -n {r} link del r7"));
-    assert!(ports[0].control.tend().is_err());
-}
-
-#[test]
-fn what_cannot_be_opened_says_what_to_do() {
-    if !allowed() {
-        return;
-    }
-    let lab = Lab::new(1);
-    let r = lab.ns("r");
-    for name in ["r9", "", "a-name-longer-than-fifteen", "lo\0"] {
-        let e = open_error(&lab, request(name));
-        assert!(e.to_string().contains("no such interface; `ip link` lists them"), "{e}");
-    }
-    let e = open_error(&lab, request("lo"));
-    assert!(e.to_string().starts_with("xdp:lo: not an Ethernet interface"), "{e}");
-    sh(&format!("ip -n {r} link set r1 mtu 1800"));
-    let e = open_error(&lab, request("r1"));
-    assert!(e.reason.contains("MTU 1800") && e.reason.contains("`ip link set r1 mtu 1774`"), "{e}");
-    sh(&format!("ip -n {r} link set r1 mtu 1500 down"));
-    let e = open_error(&lab, request("r1"));
-    assert_eq!(e.to_string(), "xdp:r1: the interface is down; `ip link set r1 up`");
-    let ports = open(&lab, &["r0"]);
-    let e = open_error(&lab, request("r0"));
-    assert!(e.reason.starts_with("another XDP program is attached"), "{e}");
-    drop(ports);
-    let e = lab.within("r", || {
-        // SAFETY: no memory is involved; the raw call changes this thread alone.
-        unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
-        open_all(&[request("r0")]).err().unwrap()
-    });
-    assert!(e.reason.starts_with("not permitted") && e.reason.contains("CAP_NET_RAW"), "{e}");
-    // Nothing of all that is left behind.
-    drop(open(&lab, &["r0"]));
 }

@@ -1,6 +1,8 @@
 //! Network namespaces and plain packet sockets for the tests on real interfaces.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod rings;
+
 use std::{
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
