@@ -121,68 +121,77 @@ impl RxDevice for KernelRx {
     }
 }
 
-pub(super) struct KernelTx {
-    lane: Lane,
-    ring: RingView,
-    name: String,
+/// How a transmit ring moves. The kernel does not say which packets have left, only which slots
+/// are free again, and some drivers free them lazily: so a ring that is not empty is worth a few
+/// more syncs, not endless ones.
+#[derive(Debug, Default)]
+struct Progress {
     last: (u32, u32),
     kicks: u8,
-    /// Whether packets wait for the gate.
-    held: bool,
     full_since: Option<Instant>,
     told: bool,
 }
 
-impl KernelTx {
-    pub(super) fn new(lane: Lane, ring: RingView, name: String) -> Self {
-        let last = ring.read_head_tail();
-        Self { lane, ring, name, last, kicks: 0, held: false, full_since: None, told: false }
-    }
-
-    /// Watches the ring move. The kernel does not say which packets have left, only which slots
-    /// are free again, and some drivers free them lazily: so a ring that is not empty is worth a
-    /// few more syncs, not endless ones.
-    fn watch(&mut self) {
-        let now @ (head, tail) = self.ring.read_head_tail();
-        if tail >= self.ring.num_slots() {
-            return; // The ring's user will find out, and start it anew.
+impl Progress {
+    /// Takes note of head and tail after a sync of a ring of `slots` slots; gives whether it is
+    /// time to say that the ring hangs. The clock is read only when the ring is full and stands.
+    fn note(&mut self, (head, tail): (u32, u32), slots: u32, clock: impl FnOnce() -> Instant) -> bool {
+        if tail >= slots {
+            return false; // The ring's user will find out, and start it anew.
         }
-        let moved = now != self.last;
-        self.last = now;
-        self.kicks = if self.ring.next(tail) == head {
-            0
-        } else if moved {
-            KICKS
-        } else {
-            self.kicks.saturating_sub(1)
+        let moved = self.last != (head, tail);
+        self.last = (head, tail);
+        let all_free = (tail + 1) % slots == head;
+        self.kicks = match (all_free, moved) {
+            (true, _) => 0,
+            (false, true) => KICKS,
+            (false, false) => self.kicks.saturating_sub(1),
         };
         if moved || head != tail {
             (self.full_since, self.told) = (None, false);
-        } else {
-            self.stalled();
+            return false;
         }
+        self.stands(clock())
     }
 
     #[cold]
-    fn stalled(&mut self) {
-        let since = *self.full_since.get_or_insert_with(Instant::now);
-        if !self.told && since.elapsed() >= STALL {
-            self.told = true;
-            log::warn!(
-                "{}: the full transmit ring has not moved for {} s; packets for it are dropped. Is the link up?",
-                self.name,
-                STALL.as_secs()
-            );
-        }
+    fn stands(&mut self, now: Instant) -> bool {
+        let since = *self.full_since.get_or_insert(now);
+        let tell = !self.told && now.saturating_duration_since(since) >= STALL;
+        self.told |= tell;
+        tell
+    }
+}
+
+pub(super) struct KernelTx {
+    lane: Lane,
+    ring: RingView,
+    name: String,
+    progress: Progress,
+    /// Whether packets wait for the gate.
+    held: bool,
+}
+
+impl KernelTx {
+    pub(super) fn new(lane: Lane, ring: RingView, name: String) -> Self {
+        let progress = Progress { last: ring.read_head_tail(), ..Progress::default() };
+        Self { lane, ring, name, progress, held: false }
     }
 }
 
 impl TxDevice for KernelTx {
     fn sync(&mut self) -> io::Result<()> {
-        self.held = !self.lane.is_open() && self.ring.read_head_tail() != self.last;
-        if !self.held {
-            self.lane.sync(Direction::Tx)?;
-            self.watch();
+        self.held = !self.lane.is_open() && self.ring.read_head_tail() != self.progress.last;
+        if self.held {
+            return Ok(());
+        }
+        self.lane.sync(Direction::Tx)?;
+        if self.progress.note(self.ring.read_head_tail(), self.ring.num_slots(), Instant::now) {
+            log::warn!(
+                "{}: the full transmit ring has not moved for {} s; packets for it are dropped. Is the link up?",
+                self.name,
+                STALL.as_secs()
+            );
         }
         Ok(())
     }
@@ -192,6 +201,39 @@ impl TxDevice for KernelTx {
     }
 
     fn pending(&self) -> bool {
-        self.kicks > 0 || self.held
+        self.progress.kicks > 0 || self.held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_that_hangs_is_told_once_until_it_moves() {
+        let start = Instant::now();
+        let mut progress = Progress { last: (0, 7), ..Progress::default() };
+        let mut told = |head_tail, second| {
+            let at = start + Duration::from_secs(second);
+            progress.note(head_tail, 8, || at)
+        };
+        assert!(!told((7, 7), 0), "it has just moved");
+        assert!(!told((7, 7), 1));
+        assert!(!told((7, 7), 2), "it stands since second 1");
+        assert!(told((7, 7), 3));
+        assert!(!told((7, 7), 9));
+        assert!(!told((7, 0), 10), "it moves");
+        assert!(!told((0, 0), 11));
+        assert!(!told((0, 0), 12));
+        assert!(told((0, 0), 14));
+        assert!(!told((0, 9), 99), "a tail that cannot be says nothing");
+    }
+
+    #[test]
+    fn the_clock_is_not_read_while_packets_move() {
+        let mut progress = Progress::default();
+        for i in 0..100u32 {
+            assert!(!progress.note((i % 8, (i + 6) % 8), 8, || panic!("read the clock")));
+        }
     }
 }
