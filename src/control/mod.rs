@@ -10,8 +10,11 @@ pub mod keeper;
 pub mod kernel;
 mod learned;
 pub mod next_hops;
+pub mod requests;
 mod resolver;
 pub mod rib;
 pub mod setup;
+pub mod show;
+pub mod socket;
 
 pub use keeper::{Keeper, KeeperConfig, KeeperError, KeeperPort, Notice, WorkerLine};

@@ -468,7 +468,7 @@ mod tests {
         }
         let pushed = hold.push((0, ip(9)), &[9], meta(9), 9).unwrap();
         assert_eq!((pushed.displaced, hold.len()), (Some(meta(0)), 4));
-        assert_eq!(all(&mut hold, 0, ip(0)), []);
+        assert!(all(&mut hold, 0, ip(0)).is_empty());
         assert_eq!(all(&mut hold, 0, ip(9)), [9]);
     }
 

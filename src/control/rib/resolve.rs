@@ -193,12 +193,12 @@ impl Rib {
     }
 
     /// The best usable one of some candidates.
-    pub(crate) fn best<'a>(&self, candidates: &'a [super::Candidate]) -> Option<&'a super::Candidate> {
+    pub fn best<'a>(&self, candidates: &'a [super::Candidate]) -> Option<&'a super::Candidate> {
         candidates.iter().find(|candidate| self.paths.resolved(candidate.path).is_some())
     }
 
     /// The hops of a next hop object of the kernel's, groups taken apart.
-    pub(super) fn object_hops(&self, id: u32) -> Vec<Hop> {
+    pub fn object_hops(&self, id: u32) -> Vec<Hop> {
         match self.objects.get(&id).map(|(object, _)| object) {
             Some(NextHopObject::Single(hop)) => vec![hop.clone()],
             Some(NextHopObject::Group(members)) => members

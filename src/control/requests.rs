@@ -1,0 +1,146 @@
+//! One request of a control client's: from a line to an answer, or to a list that is sent page by
+//! page. Nothing here waits for the client.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use crossbeam_channel::{Sender, bounded};
+use serde_json::{Value, json};
+
+use super::{
+    keeper::{Query, View},
+    show::{self, Cursor},
+};
+use crate::stats::file::StatsFile;
+
+/// The protocol's version.
+const VERSION: u64 = 1;
+/// How long the keeper may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Answers requests.
+pub struct Answerer {
+    /// The way to the keeper.
+    pub queries: Sender<Query>,
+    /// The counters.
+    pub stats: Arc<StatsFile>,
+}
+
+/// What a request comes to.
+#[derive(Debug, PartialEq)]
+pub enum Answer {
+    /// One line, without its end.
+    Line(String),
+    /// One line, after which the connection is closed.
+    Last(String),
+    /// A list of routes: this beginning of the line, then [`Answerer::more`].
+    List(String),
+}
+
+fn refuse(error: impl Into<String>) -> String {
+    json!({ "version": VERSION, "ok": false, "error": error.into() }).to_string()
+}
+
+/// The refusal of a line that is longer than allowed.
+pub fn too_long(limit: usize) -> String {
+    refuse(format!("a request is at most {limit} bytes long"))
+}
+
+/// The refusal of one client too many.
+pub fn too_many() -> String {
+    refuse("too many clients; try again later")
+}
+
+fn accept(data: &Value) -> String {
+    json!({ "version": VERSION, "ok": true, "data": data }).to_string()
+}
+
+impl Answerer {
+    /// Answers one line.
+    pub fn answer(&self, line: &[u8]) -> Answer {
+        let Ok(Value::Object(request)) = serde_json::from_slice::<Value>(line) else {
+            return Answer::Last(refuse("a request is one JSON object on one line"));
+        };
+        if request.get("version").and_then(Value::as_u64) != Some(VERSION) {
+            return Answer::Last(refuse(format!(
+                "this daemon speaks version {VERSION}: set \"version\":{VERSION}"
+            )));
+        }
+        let text = |key: &str| request.get(key).and_then(Value::as_str);
+        match (text("command"), text("what")) {
+            (Some("reload"), _) => Answer::Line(refuse(
+                "reload is not supported yet; restart the daemon to read the configuration",
+            )),
+            (Some("show"), Some("routes")) => match request.get("address") {
+                None | Some(Value::Null) => {
+                    Answer::List(format!("{{\"version\":{VERSION},\"ok\":true,\"data\":["))
+                }
+                Some(address) => self.route_to(address),
+            },
+            (Some("show"), Some(what)) => self.show(what),
+            (Some("show"), None) => {
+                Answer::Line(refuse("\"show\" needs \"what\": ports, routes, neighbors, verdicts or tables"))
+            }
+            _ => Answer::Line(refuse("\"command\" is \"show\" or \"reload\"")),
+        }
+    }
+
+    fn route_to(&self, address: &Value) -> Answer {
+        let Some(address) = address.as_str().and_then(|text| text.parse::<IpAddr>().ok()) else {
+            return Answer::Line(refuse("\"address\" is an IP address, like \"198.51.100.7\""));
+        };
+        self.of_keeper(move |view| show::route_to(view, address))
+    }
+
+    fn show(&self, what: &str) -> Answer {
+        match what {
+            "ports" => {
+                let totals = self.stats.snapshot();
+                self.of_keeper(move |view| show::ports(view, &totals))
+            }
+            "neighbors" => self.of_keeper(show::neighbors),
+            "tables" => self.of_keeper(show::tables),
+            "verdicts" => Answer::Line(accept(&show::verdicts(&self.stats.snapshot()))),
+            "flows" | "masquerade" | "acl" => {
+                Answer::Line(refuse(format!("this daemon has no {what} to show: not supported yet")))
+            }
+            other => Answer::Line(refuse(format!(
+                "there is nothing called {other:?} to show; there are ports, routes, neighbors, verdicts, tables"
+            ))),
+        }
+    }
+
+    fn of_keeper(&self, look: impl FnOnce(&View<'_>) -> Value + Send + 'static) -> Answer {
+        Answer::Line(match self.ask(look) {
+            Some(data) => accept(&data),
+            None => refuse("the daemon is busy or ending; try again"),
+        })
+    }
+
+    /// Has the keeper look at its own state; `None` when it does not come to it in time.
+    fn ask<R: Send + 'static>(&self, look: impl FnOnce(&View<'_>) -> R + Send + 'static) -> Option<R> {
+        let (sender, receiver) = bounded(1);
+        let query: Query = Box::new(move |view| {
+            // The asker may have stopped waiting.
+            let _ = sender.try_send(look(view));
+        });
+        self.queries.send(query).ok()?;
+        receiver.recv_timeout(PATIENCE).ok()
+    }
+
+    /// The next piece of a list and where it goes on. After [`Cursor::End`] the line is complete.
+    /// `None` when the keeper does not answer: the line can't be completed.
+    pub fn more(&self, cursor: Cursor, first: bool) -> Option<(String, Cursor)> {
+        let (rows, next) = self.ask(move |view| show::routes(view, cursor))?;
+        let mut text = String::new();
+        for (number, row) in rows.iter().enumerate() {
+            if number > 0 || !first {
+                text.push(',');
+            }
+            text.push_str(&row.to_string());
+        }
+        if next == Cursor::End {
+            text.push_str("]}");
+        }
+        Some((text, next))
+    }
+}

@@ -1,0 +1,256 @@
+//! What `show` answers, as `docs/control-protocol.md` has it. Everything here runs on the keeper's
+//! thread and is short: a long list is made page by page.
+
+use std::{net::IpAddr, ops::Bound};
+
+use serde_json::{Value, json};
+
+use super::{
+    keeper::View,
+    kernel::Hop,
+    next_hops::Adjacency,
+    rib::{Candidate, Family, NeighborSource, Rib, Source, Table, paths::PathKey},
+};
+use crate::{
+    config::MacAddr,
+    forward::verdict::Verdict,
+    stats::read::PortTotals,
+    tables::{Action, NextHopId, fixed},
+};
+
+/// Prefixes looked at for one page.
+const PAGE: usize = 2048;
+
+/// Where the next page of routes begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Cursor {
+    /// At the first.
+    #[default]
+    Start,
+    /// Behind this IPv4 prefix.
+    Behind4(u32, u8),
+    /// At the first IPv6 prefix.
+    Start6,
+    /// Behind this IPv6 prefix.
+    Behind6(u128, u8),
+    /// There are no more.
+    End,
+}
+
+/// The ports, with their counts.
+pub fn ports(view: &View<'_>, totals: &[PortTotals]) -> Value {
+    let rows = view.ports.iter().enumerate().map(|(number, port)| {
+        let table = view.rib.port(number as u16);
+        let counts = totals.get(number).cloned().unwrap_or_default();
+        let addresses = table.map_or_else(Vec::new, |table| {
+            let v4 = table.addresses4.iter().map(ToString::to_string);
+            v4.chain(table.addresses6.iter().map(ToString::to_string)).collect()
+        });
+        json!({
+            "name": table.map(|table| table.name.as_str()),
+            "device": port.device,
+            "up": table.is_some_and(|table| table.up),
+            "rx_packets": counts.rx_packets,
+            "rx_bytes": counts.rx_bytes,
+            "rx_errors": counts.rx_errors,
+            "rx_dropped": counts.rx_dropped,
+            "tx_packets": counts.tx_packets,
+            "tx_bytes": counts.tx_bytes,
+            "tx_errors": counts.tx_errors,
+            "tx_dropped": counts.tx_dropped,
+            "express_packets": counts.express,
+            "mode": port.mode,
+            "interface": port.interface,
+            "mac": table.map(|table| MacAddr(table.mac).to_string()),
+            "mtu": table.map(|table| table.mtu),
+            "rings": port.rings,
+            "addresses": addresses,
+        })
+    });
+    Value::Array(rows.collect())
+}
+
+/// The count of each verdict over all ports.
+pub fn verdicts(totals: &[PortTotals]) -> Value {
+    let mut sum = PortTotals::default();
+    totals.iter().for_each(|port| sum += port);
+    let mut object = serde_json::Map::new();
+    for (number, verdict) in Verdict::ALL.iter().enumerate() {
+        object.insert(verdict.name().into(), json!(sum.verdicts.get(number).copied().unwrap_or(0)));
+    }
+    object.insert("held".into(), json!(sum.held));
+    object.insert("in_transit".into(), json!(sum.in_transit));
+    Value::Object(object)
+}
+
+/// The tables' sizes.
+pub fn tables(view: &View<'_>) -> Value {
+    json!({
+        "generation": view.generation,
+        "fib4_prefixes": view.rib.v4().installed.len(),
+        "fib6_prefixes": view.rib.v6().installed.len(),
+        "adjacencies": view.rib.next_hops().len(),
+        "neighbors": view.rib.neighbors().count(),
+        "fib4_bytes": view.tables.fib4.bytes(),
+        "fib6_bytes": view.tables.fib6.bytes(),
+    })
+}
+
+/// The neighbours, by port and address.
+pub fn neighbors(view: &View<'_>) -> Value {
+    let mut list: Vec<_> = view.rib.neighbors().collect();
+    list.sort_by_key(|(port, address, _)| (*port, *address));
+    let rows = list.into_iter().map(|(port, address, neighbor)| {
+        json!({
+            "address": address,
+            "port": view.rib.port(port).map(|port| port.name.as_str()),
+            "mac": neighbor.mac.map(|mac| MacAddr(mac).to_string()),
+            "state": neighbor.state.name(),
+            "source": match neighbor.source {
+                NeighborSource::Kernel => "kernel",
+                NeighborSource::Static => "static",
+                NeighborSource::Learned => "learned",
+            },
+        })
+    });
+    Value::Array(rows.collect())
+}
+
+/// A page of the routes in force, and where the next begins.
+pub fn routes(view: &View<'_>, cursor: Cursor) -> (Vec<Value>, Cursor) {
+    match cursor {
+        Cursor::Start => page(view.rib, view.rib.v4(), None, Cursor::Behind4, Cursor::Start6),
+        Cursor::Behind4(address, length) => {
+            page(view.rib, view.rib.v4(), Some((address, length)), Cursor::Behind4, Cursor::Start6)
+        }
+        Cursor::Start6 => page(view.rib, view.rib.v6(), None, Cursor::Behind6, Cursor::End),
+        Cursor::Behind6(address, length) => {
+            page(view.rib, view.rib.v6(), Some((address, length)), Cursor::Behind6, Cursor::End)
+        }
+        Cursor::End => (Vec::new(), Cursor::End),
+    }
+}
+
+fn page<A: Family>(
+    rib: &Rib,
+    table: &Table<A>,
+    behind: Option<(A, u8)>,
+    more: fn(A, u8) -> Cursor,
+    end: Cursor,
+) -> (Vec<Value>, Cursor) {
+    let start = behind.map_or(Bound::Unbounded, Bound::Excluded);
+    let mut rows = Vec::new();
+    let mut looked_at = 0;
+    for (key, candidates) in table.candidates.range((start, Bound::Unbounded)) {
+        rows.extend(best_route(rib, candidates.as_slice()).map(|best| route(rib, *key, best)));
+        looked_at += 1;
+        if looked_at == PAGE {
+            return (rows, more(key.0, key.1));
+        }
+    }
+    (rows, end)
+}
+
+/// The candidate in force, unless it is none that someone has given.
+fn best_route<'a>(rib: &Rib, candidates: &'a [Candidate]) -> Option<&'a Candidate> {
+    rib.best(candidates).filter(|best| !matches!(best.source, Source::Special | Source::Neighbor))
+}
+
+fn route<A: Family>(rib: &Rib, (address, length): (A, u8), best: &Candidate) -> Value {
+    let key = rib.path(best.path).map(|path| path.key.clone());
+    let (kind, hops) = match key.as_deref() {
+        Some(PathKey::Fixed(id)) => (fixed_name(*id), Vec::new()),
+        Some(PathKey::Hops(hops)) => ("unicast", hops.clone()),
+        Some(PathKey::Object(id)) => ("unicast", rib.object_hops(*id)),
+        None => ("unicast", Vec::new()),
+    };
+    let via: Vec<Value> = hops.iter().filter(|hop| !hop.dead).map(|hop| next_hop(rib, hop)).collect();
+    json!({
+        "to": address.net(length),
+        "type": kind,
+        "source": match (best.source, best.mark) {
+            (Source::Static, _) => "static",
+            (_, 0) => "connected",
+            _ => "kernel",
+        },
+        "via": via,
+    })
+}
+
+fn fixed_name(id: NextHopId) -> &'static str {
+    match id {
+        fixed::HOST => "local",
+        fixed::BROADCAST => "broadcast",
+        fixed::BLACKHOLE => "blackhole",
+        fixed::UNREACHABLE => "unreachable",
+        fixed::PROHIBIT => "prohibit",
+        _ => "throw",
+    }
+}
+
+fn next_hop(rib: &Rib, hop: &Hop) -> Value {
+    let port = hop.index.and_then(|index| rib.port_of(index)).and_then(|port| rib.port(port));
+    let device = hop.index.filter(|_| port.is_none()).and_then(|index| rib.link_name(index));
+    json!({
+        "gateway": hop.gateway,
+        "port": port.map(|port| port.name.as_str()),
+        "device": device,
+        "weight": hop.weight,
+    })
+}
+
+/// The route to `address`, and what would become of a packet.
+pub fn route_to(view: &View<'_>, address: IpAddr) -> Value {
+    match address {
+        IpAddr::V4(a) => fate(view.rib, view.rib.v4(), u32::from(a), address),
+        IpAddr::V6(a) => fate(view.rib, view.rib.v6(), u128::from(a), address),
+    }
+}
+
+fn fate<A: Family>(rib: &Rib, table: &Table<A>, number: A, address: IpAddr) -> Value {
+    let found = table.installed.longest_match(number);
+    let id = found.map_or(fixed::NO_ROUTE, |(_, id)| id);
+    // The neighbour's own entry is no route; the one to its network is.
+    let lengths = (0..=A::BITS).rev().map(|length| (number.network(length), length));
+    let matching = lengths.filter_map(|key| best_route(rib, table.of(key)).map(|best| route(rib, key, best)));
+    let route = matching.into_iter().next();
+    let id = match rib.next_hops().adjacency(id) {
+        Some(Adjacency::Group(place)) => rib.group(place).map_or(id, |buckets| buckets[0]),
+        _ => id,
+    };
+    let (hop, info) = rib.next_hop(id);
+    let adjacency = rib.next_hops().adjacency(id);
+    let next_hop = match adjacency {
+        Some(Adjacency::Neighbor(_, gateway)) => Some(gateway),
+        Some(Adjacency::Network(_)) => Some(address),
+        _ => None,
+    };
+    let port = adjacency.and_then(Adjacency::port).and_then(|port| rib.port(port));
+    let mac = (info.action == Action::Forward).then(|| {
+        let [a, b, c, d, e, f, ..] = hop.macs;
+        MacAddr([a, b, c, d, e, f]).to_string()
+    });
+    json!({
+        "address": address,
+        "route": route,
+        "next_hop": next_hop,
+        "port": port.map(|port| port.name.as_str()),
+        "mac": mac,
+        "verdict": verdict(info.action).name(),
+    })
+}
+
+fn verdict(action: Action) -> Verdict {
+    match action {
+        Action::NoRoute => Verdict::NoRoute,
+        Action::Forward | Action::Resolve | Action::Glean | Action::Group => Verdict::Forwarded,
+        Action::Host => Verdict::Host,
+        Action::Blackhole => Verdict::Blackhole,
+        Action::Unreachable => Verdict::Unreachable,
+        Action::Prohibit => Verdict::Prohibited,
+        Action::Martian => Verdict::Martian,
+        Action::Multicast => Verdict::Multicast,
+        Action::Broadcast => Verdict::Broadcast,
+        Action::LinkLocal => Verdict::LinkLocal,
+    }
+}
