@@ -9,6 +9,9 @@
 //! An interface that is removed, or moved to another namespace, is found gone by the next receive
 //! sync (an idle queue asks every 200 ms) or transmit kick: `ENXIO`. `poll(2)` does not report it,
 //! so whoever sleeps on the socket must do so with a timeout, half a second say.
+//!
+//! Frames from a veth's peer and from virtual machines carry unfinished TCP and UDP checksums, and
+//! may keep their VLAN tag where no program sees it: `ethtool -K DEV tx off txvlan off` there.
 
 use super::{OpenError, OpenOptions, Port};
 

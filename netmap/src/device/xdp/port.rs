@@ -68,7 +68,10 @@ impl Drop for Attachment {
             log::debug!("program not detached, closing will do: {e}");
         }
         if let Err(e) = self.netif.restore(&self.offloads) {
-            log::debug!("offloads not restored: {e}");
+            // An interface that is gone needs none.
+            let level =
+                if e.raw_os_error() == Some(libc::ENODEV) { log::Level::Debug } else { log::Level::Warn };
+            log::log!(level, "offloads of interface {} stay off: {e}", self.netif.index());
         }
     }
 }
