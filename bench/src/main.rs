@@ -1,10 +1,9 @@
 //! Benchmarks: each prints a table and writes its plot.
 
-mod lookup;
-
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use sweepd_bench::{lookup, sweep};
 
 /// Benchmarks of sweepd
 #[derive(Parser)]
@@ -17,11 +16,14 @@ struct Cli {
 #[derive(Subcommand)]
 enum Benchmark {
     Lookup(lookup::Lookup),
+    /// Measure the worker's loop against one that takes one packet after the other
+    Loop,
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().benchmark {
         Benchmark::Lookup(lookup) => lookup.run(),
+        Benchmark::Loop => sweep::run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

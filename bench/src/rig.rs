@@ -14,8 +14,7 @@ use std::{
 
 use netmap::{
     Arena, Host, Kring, Port, PortInfo, RxDevice, RxQueue, RxRing, TxDevice, TxQueue, TxRing,
-    device::PortControl,
-    ring::Direction,
+    device::PortControl, ring::Direction,
 };
 use sweepd::{
     forward::{assembly::assemble, idle::Patience, worker::Worker},
@@ -82,14 +81,19 @@ impl RxDevice for Feed {
             let mut flows = self.order.flows.lock().expect("no holder of the lock panics");
             let count = flows.templates.len() as u64;
             for _ in 0..n {
-                flows.state = flows.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                flows.state = flows
+                    .state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 let pick = (u128::from(flows.state) * u128::from(count) >> 64) as usize;
                 let template = flows.templates[pick];
                 let before = self.ring.next_to_give().map(|s| *s);
                 if !self.ring.give_packet(&template) {
                     break;
                 }
-                if flows.memory && let Some(mut slot) = before {
+                if flows.memory
+                    && let Some(mut slot) = before
+                {
                     slot.len = FRAME as u16;
                     slot.ptr = 0;
                     flush(self.ring.bytes(&slot).unwrap_or(&[]));

@@ -59,7 +59,16 @@ fn kind_of(instruction: &Instruction) -> Kind {
 /// # Errors
 /// The system's, when tracing is not allowed; `InvalidData` when the child ended early or ran past
 /// the limit.
-pub fn count(limit: u64, mut code: impl FnMut()) -> io::Result<Counts> {
+pub fn count(limit: u64, code: impl FnMut()) -> io::Result<Counts> {
+    trace(limit, code, |_, _| {})
+}
+
+/// As [`count`]; `each` hears the address of every instruction, and whether it orders memory or
+/// calls the system.
+///
+/// # Errors
+/// As for [`count`].
+pub fn trace(limit: u64, mut code: impl FnMut(), each: impl FnMut(u64, bool)) -> io::Result<Counts> {
     // SAFETY: the child only runs `code` and exits; it takes no lock that another thread of this
     // process may hold, as long as `code` does not allocate: the fast path does not.
     match unsafe { fork() }? {
@@ -78,7 +87,7 @@ pub fn count(limit: u64, mut code: impl FnMut()) -> io::Result<Counts> {
             }
         }
         ForkResult::Parent { child } => {
-            let counted = step_through(child, limit);
+            let counted = step_through(child, limit, each);
             let _ = ptrace::kill(child);
             let _ = waitpid(child, None);
             counted
@@ -86,7 +95,7 @@ pub fn count(limit: u64, mut code: impl FnMut()) -> io::Result<Counts> {
     }
 }
 
-fn step_through(child: Pid, limit: u64) -> io::Result<Counts> {
+fn step_through(child: Pid, limit: u64, mut each: impl FnMut(u64, bool)) -> io::Result<Counts> {
     let early = || io::Error::new(io::ErrorKind::InvalidData, "the traced code ended early");
     if !matches!(waitpid(child, None)?, WaitStatus::Stopped(_, Signal::SIGTRAP)) {
         return Err(early());
@@ -100,6 +109,7 @@ fn step_through(child: Pid, limit: u64) -> io::Result<Counts> {
             return Ok(counts);
         }
         counts.instructions += 1;
+        each(at, kind != Kind::Plain);
         match kind {
             Kind::Locked => counts.locked += 1,
             Kind::Fence => counts.fences += 1,
@@ -121,7 +131,8 @@ fn decode(child: Pid, at: u64) -> Kind {
     // An instruction at the end of a page: fewer bytes may be readable.
     for len in [16, 4096 - (at as usize & 4095)] {
         let mut local = [io::IoSliceMut::new(&mut bytes)];
-        if process_vm_readv(child, &mut local, &[RemoteIoVec { base: at as usize, len: len.min(16) }]).is_ok() {
+        if process_vm_readv(child, &mut local, &[RemoteIoVec { base: at as usize, len: len.min(16) }]).is_ok()
+        {
             return kind_of(&Decoder::with_ip(64, &bytes, at, DecoderOptions::NONE).decode());
         }
     }

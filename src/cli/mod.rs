@@ -9,7 +9,10 @@ use std::{
 };
 
 use clap::{CommandFactory, FromArgMatches};
-use sweepd::config::{self, Config, ConfigErrors};
+use sweepd::{
+    config::{self, Config, ConfigErrors},
+    daemon::DaemonError,
+};
 
 mod args;
 mod check;
@@ -20,6 +23,7 @@ mod reload;
 mod replay;
 mod run;
 mod show;
+mod signals;
 mod stat;
 mod table;
 
@@ -49,6 +53,12 @@ impl Failure {
 impl From<ConfigErrors> for Failure {
     fn from(errors: ConfigErrors) -> Self {
         Self { code: 2, lines: errors.0.iter().map(ToString::to_string).collect() }
+    }
+}
+
+impl From<DaemonError> for Failure {
+    fn from(error: DaemonError) -> Self {
+        Self { code: error.exit_code(), lines: vec![format!("sweepd: {error}")] }
     }
 }
 
@@ -140,12 +150,19 @@ fn complain(line: &str) {
 /// # Errors
 /// It cannot be written, a disk is full. That the reader went away is none.
 fn print(text: &str) -> Result<(), Failure> {
+    print_live(text).map(|_| ())
+}
+
+/// As [`print`], for output that goes on: gives whether the reader is still there.
+///
+/// # Errors
+/// As for [`print`].
+fn print_live(text: &str) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::running(format!("cannot write to standard output: {}", reason(&e))))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(e) => Err(Failure::running(format!("cannot write to standard output: {}", reason(&e)))),
     }
 }
 

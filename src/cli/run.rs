@@ -2,14 +2,53 @@
 
 use std::path::Path;
 
-use sweepd::config::Config;
+use sweepd::{
+    config::Config,
+    control::Notice,
+    daemon::{Counters, Daemon},
+};
 
-use super::Failure;
+use super::{
+    Failure,
+    signals::{Signals, Wish},
+};
 
 /// Routes packets until SIGTERM or SIGINT. `path` is the configuration's file, for reloading.
 ///
 /// # Errors
 /// The daemon cannot start, or cannot go on.
-pub fn run(_config: Config, _path: &Path) -> Result<(), Failure> {
-    Err(Failure::running("run is not built in yet; check and stat are"))
+pub fn run(config: Config, _path: &Path) -> Result<(), Failure> {
+    let signals = Signals::new()?;
+    let daemon = Daemon::start(&config, Counters::File, true)?;
+    let result = serve(&config, &daemon, &signals);
+    daemon.stop();
+    log::info!("ended; the ports are the kernel's again");
+    result
+}
+
+/// Goes on until a signal asks for the end, or nothing is left to route.
+fn serve(config: &Config, daemon: &Daemon, signals: &Signals) -> Result<(), Failure> {
+    let mut there = vec![true; config.ports.len()];
+    loop {
+        crossbeam_channel::select! {
+            recv(signals.wishes) -> wish => match wish {
+                Ok(Wish::Reload) => log::warn!("reloading is not supported yet; restart to read the configuration again"),
+                Ok(Wish::End) | Err(_) => return Ok(()),
+            },
+            recv(daemon.notices()) -> notice => match notice {
+                Ok(Notice::PortGone { port, reason }) => {
+                    let port = usize::from(port);
+                    let Some(port_there) = there.get_mut(port).filter(|there| **there) else { continue };
+                    *port_there = false;
+                    let name = &config.ports[port].name;
+                    log::error!("port {name} is gone ({reason}): its packets are dropped; restart sweepd when the device is back");
+                    if !there.contains(&true) {
+                        return Err(Failure::running("every port is gone; bring a device back and start again"));
+                    }
+                }
+                Ok(Notice::Finished { .. }) => {}
+                Err(_) => return Err(Failure::running("the keeper has ended; see the log above")),
+            },
+        }
+    }
 }

@@ -1,0 +1,307 @@
+//! The daemon: opens the ports, shares them out, and keeps the threads that do the work.
+//!
+//! `run`, `replay` and `demo` are the same daemon; they differ in the devices behind the ports,
+//! in whether the kernel is followed, and in what ends them.
+
+use std::{
+    io,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::{Receiver, bounded};
+use netmap::{
+    Host, OpenError, OpenOptions, Port, TxQueue,
+    device::{
+        self,
+        spec::{Device, DeviceSpec},
+    },
+};
+
+use crate::{
+    config::{Config, Idle},
+    control::{Keeper, KeeperConfig, KeeperError, KeeperPort, Notice, WorkerLine, rib::PortSpec, setup},
+    forward::{
+        assembly::{Assembly, assemble, default_workers},
+        idle::Patience,
+        messages::ToKeeper,
+    },
+    stats::{
+        file::{STATS_FILE, StatsError, StatsFile},
+        read::PortTotals,
+    },
+    tables::{Tables, publish::Publisher},
+};
+
+pub mod threads;
+
+/// The TUN device by which a worker hands packets up to the host's stack.
+const TUN: &str = "sweepd%d";
+
+/// Messages from workers that may wait for the keeper.
+const TO_KEEPER: usize = 4096;
+
+/// Why the daemon cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// A device cannot be opened.
+    #[error(transparent)]
+    Device(#[from] OpenError),
+    /// The counters cannot be kept.
+    #[error(transparent)]
+    Stats(#[from] StatsError),
+    /// The keeper cannot start.
+    #[error(transparent)]
+    Keeper(#[from] KeeperError),
+    /// The runtime directory cannot be made.
+    #[error("cannot make {path} ({source}); make it, or set [daemon] runtime_dir")]
+    RuntimeDir {
+        /// Which.
+        path: std::path::PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// `[daemon] cpus` names a core that is not there.
+    #[error("daemon.cpus: there is no core {core}; this machine has cores 0 to {last}")]
+    NoCore {
+        /// The core named.
+        core: usize,
+        /// The last that there is.
+        last: usize,
+    },
+    /// No memory, threads or descriptors.
+    #[error("cannot start: {0}")]
+    System(#[from] io::Error),
+}
+
+impl DaemonError {
+    /// The exit code that goes with it.
+    pub fn exit_code(&self) -> u8 {
+        if matches!(self, Self::NoCore { .. }) { 2 } else { 1 }
+    }
+}
+
+/// Where the counters are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Counters {
+    /// In the runtime directory, for other processes to read.
+    File,
+    /// In memory.
+    Memory,
+}
+
+/// A running daemon. Dropping it stops it.
+pub struct Daemon {
+    // In the order in which they must end: packets stop before the devices close.
+    workers: threads::Workers,
+    keeper: Keeper,
+    stats: Arc<StatsFile>,
+    notices: Receiver<Notice>,
+}
+
+impl Daemon {
+    /// Opens the ports and starts the workers. Returns when packets are being forwarded.
+    ///
+    /// # Errors
+    /// [`DaemonError`]; everything that was opened is closed again.
+    pub fn start(config: &Config, counters: Counters, follow_kernel: bool) -> Result<Self, DaemonError> {
+        let available = std::thread::available_parallelism().map_or(1, |n| n.get());
+        check_cores(config, core_count())?;
+        let ports = open_ports(config)?;
+        let count = match &config.daemon.cpus {
+            Some(cpus) => cpus.len().max(1),
+            None => default_workers(&ports, available),
+        };
+        let names: Vec<String> = config.ports.iter().map(|p| p.name.clone()).collect();
+        let stats = open_counters(config, counters, &names, count)?;
+        let specs: Vec<PortSpec> =
+            config.ports.iter().zip(&ports).map(|(c, p)| setup::port_spec(c, &p.info, &p.host)).collect();
+        let rings: Vec<usize> = ports.iter().map(|p| p.rx.len()).collect();
+        let up = open_tun(&ports);
+        let (publisher, readers) = Publisher::try_new(Tables::new, count)?;
+        let (to_keeper, from_workers) = bounded(TO_KEEPER);
+        let patience = match config.daemon.idle {
+            Idle::Spin => Patience::Spin,
+            Idle::Adaptive => Patience::Adaptive,
+        };
+        let assembly = assemble(ports, up, &stats, readers, &to_keeper, patience)?;
+        let (notify, notices) = crossbeam_channel::unbounded();
+        let Assembly { workers, links, ports } = assembly;
+        let keeper_ports =
+            specs.into_iter().zip(ports).zip(rings).enumerate().map(|(id, ((spec, port), rings))| {
+                KeeperPort {
+                    spec,
+                    device: port.info.device,
+                    mode: port.info.mode,
+                    rings,
+                    control: port.control,
+                    block: stats.block(stats.keeper(), id),
+                }
+            });
+        let keeper_config = KeeperConfig {
+            follow: if follow_kernel { setup::follow(config) } else { None },
+            routes: setup::static_routes(config),
+            neighbors: setup::static_neighbors(config),
+            hash_seed: random_seed()?,
+            ..KeeperConfig::new(keeper_ports.collect())
+        };
+        let lines = links.iter().map(|link| {
+            let bell = link.bell.clone();
+            WorkerLine { commands: link.commands.clone(), call: Box::new(move || bell.call()) }
+        });
+        let keeper = start_keeper(keeper_config, publisher, from_workers, lines.collect(), notify)?;
+        let cores = threads::cores(config.daemon.cpus.as_deref(), count, available);
+        let workers = threads::start(workers, links, &cores)?;
+        log::info!(
+            "{} ports, {count} {}: forwarding",
+            names.len(),
+            if count == 1 { "worker" } else { "workers" }
+        );
+        Ok(Self { workers, keeper, stats: Arc::new(stats), notices })
+    }
+
+    /// What the daemon has to say: ports that went away, captures that ended.
+    pub fn notices(&self) -> &Receiver<Notice> {
+        &self.notices
+    }
+
+    /// The keeper, to be asked.
+    pub fn keeper(&self) -> &Keeper {
+        &self.keeper
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> &Arc<StatsFile> {
+        &self.stats
+    }
+
+    /// Whether all workers still run.
+    pub fn workers_alive(&self) -> bool {
+        self.workers.all_alive()
+    }
+
+    /// Waits until every worker has said that its inputs have ended, or `until`. Gives whether
+    /// all have.
+    pub fn wait_finished(&self, until: Instant) -> bool {
+        let mut waiting: Vec<bool> = vec![true; self.workers.count()];
+        while waiting.contains(&true) {
+            match self.notices.recv_deadline(until) {
+                Ok(Notice::Finished { worker }) => {
+                    if let Some(waits) = waiting.get_mut(worker) {
+                        *waits = false;
+                    }
+                }
+                Ok(Notice::PortGone { .. }) => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Stops: packets first, then the devices are closed. Gives the last counters.
+    pub fn stop(self) -> Vec<PortTotals> {
+        let Self { mut workers, keeper, stats, notices } = self;
+        workers.stop();
+        drop(notices);
+        let controls = keeper.stop();
+        let totals = stats.snapshot();
+        drop(controls);
+        totals
+    }
+}
+
+fn check_cores(config: &Config, cores: usize) -> Result<(), DaemonError> {
+    let missing = config.daemon.cpus.iter().flatten().copied().find(|&core| core >= cores);
+    missing.map_or(Ok(()), |core| Err(DaemonError::NoCore { core, last: cores - 1 }))
+}
+
+/// Cores that the machine has, whether this process may use them or not.
+fn core_count() -> usize {
+    let count = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_CONF);
+    count.ok().flatten().and_then(|n| usize::try_from(n).ok()).unwrap_or(1).max(1)
+}
+
+fn open_ports(config: &Config) -> Result<Vec<Port>, DaemonError> {
+    let requests: Vec<(DeviceSpec, OpenOptions)> = config
+        .ports
+        .iter()
+        .map(|p| (p.device.clone(), OpenOptions { vlans: p.vlans.clone(), ..OpenOptions::default() }))
+        .collect();
+    let ports = device::open_all(&requests)?;
+    for (port, config) in ports.iter().zip(&config.ports) {
+        let rings = port.rx.len().max(port.tx.len());
+        log::info!(
+            "{}: {} ({}, {rings} {})",
+            config.name,
+            port.info.device,
+            port.info.mode,
+            if rings == 1 { "ring" } else { "rings" }
+        );
+    }
+    Ok(ports)
+}
+
+fn open_counters(
+    config: &Config,
+    counters: Counters,
+    names: &[String],
+    workers: usize,
+) -> Result<StatsFile, DaemonError> {
+    if counters == Counters::Memory {
+        return Ok(StatsFile::anonymous(names, workers)?);
+    }
+    make_runtime_dir(&config.daemon.runtime_dir)?;
+    Ok(StatsFile::create(&config.daemon.runtime_dir.join(STATS_FILE), names, workers)?)
+}
+
+/// Makes the directory for the daemon's files, if it is not there.
+///
+/// # Errors
+/// [`DaemonError::RuntimeDir`].
+pub fn make_runtime_dir(path: &Path) -> Result<(), DaemonError> {
+    std::fs::create_dir_all(path).map_err(|source| DaemonError::RuntimeDir { path: path.to_owned(), source })
+}
+
+/// The way up to the host's stack for ports whose device has none of its own. Without it the
+/// router works; only what a worker would hand up is lost, and counted.
+#[cfg(target_os = "linux")]
+fn open_tun(ports: &[Port]) -> Option<TxQueue> {
+    let kernel = ports.iter().filter(|p| matches!(p.host, Host::Kernel));
+    let mtu = kernel.map(|p| p.info.max_frame.saturating_sub(14)).max()?;
+    match device::tun::open(TUN, mtu) {
+        Ok(tun) => Some(tun.queue),
+        Err(e) => {
+            log::warn!("{e}; packets through devices that are no ports are dropped");
+            None
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_tun(_ports: &[Port]) -> Option<TxQueue> {
+    None
+}
+
+fn random_seed() -> io::Result<u64> {
+    getrandom::u64().map_err(io::Error::other)
+}
+
+fn start_keeper(
+    config: KeeperConfig,
+    publisher: Publisher<Tables>,
+    from_workers: Receiver<ToKeeper>,
+    lines: Vec<WorkerLine>,
+    notify: crossbeam_channel::Sender<Notice>,
+) -> Result<Keeper, KeeperError> {
+    Keeper::start(config, publisher, from_workers, lines, notify)
+}
+
+/// Devices that read captures instead of the network, for `replay`.
+pub fn capture_device(input: &Path, output: Option<&Path>) -> DeviceSpec {
+    let device = Device::Pcap { input: input.to_owned(), output: output.map(Path::to_owned) };
+    DeviceSpec { device, rings: None, slots: None }
+}
+
+/// How long `replay` waits for packets that are held.
+pub const REPLAY_PATIENCE: Duration = Duration::from_secs(3600);

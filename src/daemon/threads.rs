@@ -1,0 +1,119 @@
+//! Threads: one per worker, each on a core of its own.
+
+use std::{
+    io,
+    thread::{self, JoinHandle},
+};
+
+use crate::forward::{assembly::WorkerLink, messages::ToWorker, worker::Worker};
+
+/// The running workers.
+pub struct Workers {
+    threads: Vec<JoinHandle<()>>,
+    links: Vec<WorkerLink>,
+}
+
+/// The cores for `count` workers: those of the configuration, else the last ones, so that the
+/// first is left to everything else. `None` for a worker when there are more workers than cores:
+/// it runs wherever there is room.
+pub fn cores(configured: Option<&[usize]>, count: usize, available: usize) -> Vec<Option<usize>> {
+    match configured {
+        Some(cpus) => cpus.iter().copied().map(Some).collect(),
+        None if count <= available => (available - count..available).map(Some).collect(),
+        None => vec![None; count],
+    }
+}
+
+/// Starts the workers, worker *i* on core `cores[i]`.
+///
+/// # Errors
+/// The system's, when there can be no more threads. Workers that run already are stopped.
+pub fn start(workers: Vec<Worker>, links: Vec<WorkerLink>, cores: &[Option<usize>]) -> io::Result<Workers> {
+    let mut running = Workers { threads: Vec::new(), links };
+    for (worker, core) in workers.into_iter().zip(cores.iter().copied()) {
+        let name = format!("worker {}", worker.index);
+        let thread = thread::Builder::new().name(name.clone()).spawn(move || {
+            if let Some(core) = core
+                && let Err(e) = pin(core)
+            {
+                log::warn!("{name} cannot be bound to core {core} ({e}); it runs where it can");
+            }
+            worker.run();
+        })?;
+        running.threads.push(thread);
+    }
+    Ok(running)
+}
+
+impl Workers {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Whether all of them still run.
+    pub fn all_alive(&self) -> bool {
+        self.threads.iter().all(|t| !t.is_finished())
+    }
+
+    /// Stops them and waits for their end.
+    pub fn stop(&mut self) {
+        for link in &self.links {
+            link.send(ToWorker::Stop);
+        }
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                log::error!("a worker ended by a fault of its own; please report it with the lines above");
+            }
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Binds the calling thread to `core`.
+#[cfg(target_os = "linux")]
+fn pin(core: usize) -> io::Result<()> {
+    let mut set = nix::sched::CpuSet::new();
+    set.set(core)?;
+    Ok(nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set)?)
+}
+
+/// Binds the calling thread to `core`.
+#[cfg(target_os = "freebsd")]
+fn pin(core: usize) -> io::Result<()> {
+    if core >= libc::CPU_SETSIZE as usize {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: an all-zero set is an empty one; the core's number was checked; -1 is the calling
+    // thread.
+    let result = unsafe {
+        let mut set: libc::cpuset_t = std::mem::zeroed();
+        libc::CPU_SET(core, &mut set);
+        libc::cpuset_setaffinity(libc::CPU_LEVEL_WHICH, libc::CPU_WHICH_TID, -1, size_of_val(&set), &set)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Binds the calling thread to `core`.
+#[cfg(not(any(target_os = "linux", target_os = "freebsd")))]
+fn pin(_core: usize) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_get_the_last_cores_unless_told_otherwise() {
+        assert_eq!(cores(None, 2, 8), [Some(6), Some(7)]);
+        assert_eq!(cores(None, 1, 1), [Some(0)]);
+        assert_eq!(cores(None, 3, 2), [None, None, None]);
+        assert_eq!(cores(Some(&[1, 5]), 2, 8), [Some(1), Some(5)]);
+    }
+}
