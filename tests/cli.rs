@@ -156,7 +156,7 @@ fn an_unreadable_file_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("f");
     std::fs::write(&path, GOOD).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o0)).unwrap();
     let (code, out, err) = ran(&["check", "--config", path.to_str().unwrap()]);
     // Root reads everything.
     if nix::unistd::geteuid().is_root() {

@@ -85,7 +85,7 @@ impl RxDevice for Feed {
                     .state
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1_442_695_040_888_963_407);
-                let pick = (u128::from(flows.state) * u128::from(count) >> 64) as usize;
+                let pick = ((u128::from(flows.state) * u128::from(count)) >> 64) as usize;
                 let template = flows.templates[pick];
                 let before = self.ring.next_to_give().map(|s| *s);
                 if !self.ring.give_packet(&template) {

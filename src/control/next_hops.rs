@@ -1,6 +1,6 @@
 //! The numbers of next hops: one for each neighbour of each port, one for each port's own network,
 //! one for each group. A number that nothing leads to any more is given away again only when no
-//! worker can still hold tables in which something does ([`Numbers::recycle`]).
+//! worker can still hold tables in which something does (`Numbers::recycle`).
 
 use std::{collections::HashMap, net::IpAddr};
 

@@ -53,7 +53,7 @@ impl Idle {
     }
 
     /// The sweep had none. Gives whether it is time to sleep.
-    pub fn next(&mut self) -> bool {
+    pub fn empty(&mut self) -> bool {
         self.empty = self.empty.saturating_add(1);
         let sleep = self.patience == Patience::Adaptive && self.empty > SPINS;
         if !sleep {

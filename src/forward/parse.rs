@@ -72,21 +72,21 @@ pub fn parse(burst: &mut Burst, port: &PortTable, tables: &Tables) -> u64 {
                 tables.fib4.prefetch_dir(destination);
                 continue;
             }
-        } else if ours & (kind & 0xf0_ff_ff == PLAIN_IPV6) {
-            if let Some(head) = frame.first::<{ ETHERNET + IPV6 }>() {
-                let total = u16::from_be_bytes(chunk(head, 18)) as usize + IPV6;
-                let plain = (total + ETHERNET <= len)
-                    & (head[21] > 1)
-                    & may_be_source6(u16::from_be_bytes(chunk(head, 22)))
-                    & !tables.local.may_contain6(u128::from_be_bytes(chunk(head, 22)));
-                if plain {
-                    let destination = u128::from_be_bytes(chunk(head, 38));
-                    burst.destination6[burst.v6.len() % BURST] = destination;
-                    burst.ip_len[i] = total as u16;
-                    burst.v6.push(i);
-                    tables.fib6.prefetch_dir(destination);
-                    continue;
-                }
+        } else if ours & (kind & 0xf0_ff_ff == PLAIN_IPV6)
+            && let Some(head) = frame.first::<{ ETHERNET + IPV6 }>()
+        {
+            let total = u16::from_be_bytes(chunk(head, 18)) as usize + IPV6;
+            let plain = (total + ETHERNET <= len)
+                & (head[21] > 1)
+                & may_be_source6(u16::from_be_bytes(chunk(head, 22)))
+                & !tables.local.may_contain6(u128::from_be_bytes(chunk(head, 22)));
+            if plain {
+                let destination = u128::from_be_bytes(chunk(head, 38));
+                burst.destination6[burst.v6.len() % BURST] = destination;
+                burst.ip_len[i] = total as u16;
+                burst.v6.push(i);
+                tables.fib6.prefetch_dir(destination);
+                continue;
             }
         }
         burst.odd.push(i);

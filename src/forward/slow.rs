@@ -132,13 +132,13 @@ impl Slow {
         match ethertype.get() {
             ethernet::IPV4 => self.ipv4(context, frame, group),
             ethernet::IPV6 => self.ipv6(context, frame, group),
-            _ => self.to_host(context, frame, Verdict::UnknownProtocol),
+            _ => self.hand_up(context, frame, Verdict::UnknownProtocol),
         }
     }
 
     /// Gives a frame to the host: up its stack, or to the built-in one. `otherwise` is the verdict
     /// when nobody there wants it.
-    fn to_host(&mut self, context: &mut Context<'_>, frame: &[u8], otherwise: Verdict) -> Ending {
+    fn hand_up(&mut self, context: &mut Context<'_>, frame: &[u8], otherwise: Verdict) -> Ending {
         let port = context.port;
         if !context.port().builtin_host {
             return context.send(Exit::Host(port), Verdict::Host, frame);

@@ -113,7 +113,7 @@ impl Worker {
             if !told_finished && self.finished(swept) {
                 told_finished = self.keeper.try_send(ToKeeper::Finished { worker: self.index }).is_ok();
             }
-            if idle.next() {
+            if idle.empty() {
                 self.used.report(&self.keeper);
                 self.sleep(swept.pending);
             }

@@ -2,7 +2,7 @@
 //!
 //! Global unicast (2000::/3) has a directory word for each /20, the rest of the address space one
 //! for each /12: 2¹⁷ and 2¹² words. A word holds a next hop when its whole chunk has one, and else
-//! leads to a tree ([`super::tree6`]) of the bounds of the chunk's intervals, compared by their
+//! leads to a tree (`tree6`) of the bounds of the chunk's intervals, compared by their
 //! upper 64 bits. A /64 that longer prefixes divide has a leaf that leads on to a tree over the
 //! lower 64 bits. Everything of one chunk is one allocation, so one word replaces it.
 //!

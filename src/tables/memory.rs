@@ -16,6 +16,13 @@ use zerocopy::FromBytes;
 /// Alignment of a mapping and granularity of huge pages, in bytes.
 const HUGE_PAGE: usize = 2 << 20;
 
+/// Reserves no swap for pages that are never touched; FreeBSD has no such flag and takes memory
+/// page by page anyway.
+#[cfg(target_os = "linux")]
+const NO_RESERVE: libc::c_int = libc::MAP_NORESERVE;
+#[cfg(not(target_os = "linux"))]
+const NO_RESERVE: libc::c_int = 0;
+
 /// Where the pages of a [`PageArray`] come from.
 #[derive(Clone, Debug, Default)]
 pub enum Backing {
@@ -127,7 +134,7 @@ impl Drop for Mapping {
 
 fn map_anonymous(bytes: usize) -> io::Result<(Mapping, NonNull<u8>)> {
     // One huge page more, so that the array can begin at a multiple of it.
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANON | NO_RESERVE;
     let mapping = map(bytes + HUGE_PAGE, flags, -1)?;
     let start = mapping.address.cast::<u8>();
     let start = start.wrapping_add(start.align_offset(HUGE_PAGE));

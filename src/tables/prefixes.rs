@@ -2,7 +2,7 @@
 //!
 //! A [`Prefixes`] holds what the routing table came to: one next hop for each prefix. It is the
 //! keeper's; workers never see it. The FIBs regenerate what a change touches from it, so it can be
-//! walked in address order from any point ([`Flattener`]), giving the disjoint intervals that
+//! walked in address order from any point (`Flattener`), giving the disjoint intervals that
 //! longest-prefix matching amounts to.
 
 use std::collections::BTreeMap;

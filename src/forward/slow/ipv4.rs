@@ -38,16 +38,16 @@ impl Slow {
             // RFC 1812 5.3.4: what all stations of a link got is not forwarded; what is meant for
             // them all is the host's.
             return match everybody {
-                true => self.to_host(context, frame, verdict_of(found.action)),
+                true => self.hand_up(context, frame, verdict_of(found.action)),
                 false => Verdict::LinkBroadcast.into(),
             };
         }
         match found.action {
             Action::Host | Action::LinkLocal => {
-                return self.to_host(context, frame, verdict_of(found.action));
+                return self.hand_up(context, frame, verdict_of(found.action));
             }
             Action::Broadcast if context.is_broadcast_of_port(destination) => {
-                return self.to_host(context, frame, Verdict::Broadcast);
+                return self.hand_up(context, frame, Verdict::Broadcast);
             }
             Action::Broadcast | Action::Multicast | Action::Martian => {
                 return verdict_of(found.action).into();

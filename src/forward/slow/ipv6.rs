@@ -29,13 +29,13 @@ impl Slow {
         let found = context.find6(destination, &packet);
         if group {
             return match destination.is_multicast() {
-                true => self.to_host(context, frame, Verdict::Multicast),
+                true => self.hand_up(context, frame, Verdict::Multicast),
                 false => Verdict::LinkBroadcast.into(),
             };
         }
         match found.action {
             Action::Host | Action::LinkLocal => {
-                return self.to_host(context, frame, verdict_of(found.action));
+                return self.hand_up(context, frame, verdict_of(found.action));
             }
             Action::Multicast | Action::Martian => return verdict_of(found.action).into(),
             _ => {}

@@ -9,7 +9,7 @@
 //! - frames of VLANs that the port was not opened for;
 //! - link-local destinations, neighbour discovery, and UDP to port 68 (DHCP answers to an address
 //!   that the host does not have yet);
-//! - the host's addresses, fragments or not, which [`Maps::local4`] and [`Maps::local6`] hold.
+//! - the host's addresses, fragments or not, which two maps hold.
 //!
 //! The rest goes to the socket of the receive queue, or up where no socket is. IP packets too
 //! short for their header go to the worker, which counts them as malformed. Up to two VLAN tags
