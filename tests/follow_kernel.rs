@@ -302,3 +302,108 @@ fn a_neighbor_is_asked_for_and_given_up() {
         },
     );
 }
+
+/// The kernel's own answer for a packet to `address`: gateway and device, or its refusal.
+fn kernel_says(namespace: &Namespace, address: &str) -> Result<(Option<IpAddr>, String), String> {
+    let output = Command::new("ip").args(["-n", &namespace.0, "route", "get", address]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).trim().to_string());
+    }
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let after = |key: &str| words.iter().position(|w| *w == key).and_then(|at| words.get(at + 1));
+    Ok((after("via").and_then(|via| via.parse().ok()), after("dev").unwrap().to_string()))
+}
+
+/// Whether the tables agree with the kernel about `address`.
+fn agrees(tables: &Tables, address: &str, kernel: &Result<(Option<IpAddr>, String), String>) -> bool {
+    let own: IpAddr = address.parse().unwrap();
+    let IpAddr::V4(v4) = own else { return false };
+    let id = tables.fib4.lookup(u32::from(v4));
+    let way = |id| {
+        let info = tables.next_hop_info(id);
+        let device = tables.ports[usize::from(tables.next_hop(id).port)].name.clone();
+        (info.gateway.filter(|gateway| *gateway != own), device)
+    };
+    let info = tables.next_hop_info(id);
+    match kernel {
+        Ok(kernel) if info.action == Action::Group => {
+            tables.groups[usize::from(info.group)].buckets.iter().any(|member| way(*member) == *kernel)
+        }
+        Ok(kernel) => {
+            matches!(info.action, Action::Forward | Action::Resolve | Action::Glean) && way(id) == *kernel
+        }
+        Err(refusal) => match info.action {
+            Action::NoRoute => refusal.contains("Network is unreachable"),
+            Action::Unreachable => refusal.contains("No route to host"),
+            Action::Prohibit => refusal.contains("Permission denied"),
+            Action::Blackhole => refusal.contains("Invalid argument"),
+            _ => false,
+        },
+    }
+}
+
+#[test]
+fn after_a_storm_of_changes_the_tables_agree_with_the_kernel() {
+    in_lab(
+        |_, _| {},
+        |lab| {
+            let seed = u64::from(std::process::id());
+            let mut state = seed | 1;
+            let mut random = move |below: u64| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (state >> 33) % below
+            };
+            let prefix = |random: &mut dyn FnMut(u64) -> u64| match random(3) {
+                0 => format!("20.0.{}.0/24", random(12)),
+                1 => format!("20.0.{}.64/26", random(12)),
+                _ => format!("20.{}.0.0/16", random(3)),
+            };
+            for round in 0..6 {
+                let mut batch = String::new();
+                for _ in 0..1500 {
+                    let verb = ["add", "append", "replace", "del", "del", "prepend"][random(6) as usize];
+                    let to = prefix(&mut random);
+                    let way = match random(8) {
+                        0 => "nexthop via 203.0.113.2 nexthop via 10.0.0.2 weight 2".to_string(),
+                        1 => "dev lan".to_string(),
+                        2 if verb != "del" => {
+                            let kind = ["blackhole", "unreachable", "prohibit"][random(3) as usize];
+                            batch.push_str(&format!("route {verb} {kind} {to} metric {}\n", random(3)));
+                            continue;
+                        }
+                        n if n % 2 == 0 => format!("via 203.0.113.{}", 2 + random(4)),
+                        _ => format!("via 10.0.0.{}", 2 + random(4)),
+                    };
+                    batch.push_str(&format!("route {verb} {to} metric {} {way}\n", random(3)));
+                }
+                if round % 2 == 1 {
+                    batch.push_str("link set wan down\nlink set wan up\naddr add 203.0.113.7/24 dev wan\n");
+                    batch.push_str("addr del 203.0.113.7/24 dev wan\n");
+                }
+                let path = std::env::temp_dir().join(format!("{}.batch", lab.router.0));
+                std::fs::write(&path, batch).unwrap();
+                let arguments = ["-n", &lab.router.0, "-force", "-batch", path.to_str().unwrap()];
+                Command::new("ip").args(arguments).output().unwrap();
+                std::fs::remove_file(&path).unwrap();
+                for third in 0..12 {
+                    for last in [1, 65] {
+                        let address = format!("20.0.{third}.{last}");
+                        let start = Instant::now();
+                        loop {
+                            let kernel = kernel_says(&lab.router, &address);
+                            if lab.look(|tables| agrees(tables, &address, &kernel)) {
+                                break;
+                            }
+                            let fate = lab.fate(&address);
+                            assert!(
+                                start.elapsed() < Duration::from_secs(3),
+                                "round {round}, seed {seed}: {address}: {fate:?}, the kernel says {kernel:?}"
+                            );
+                        }
+                    }
+                }
+            }
+        },
+    );
+}

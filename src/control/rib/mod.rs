@@ -14,6 +14,8 @@ mod sweep;
 pub mod table;
 
 #[cfg(test)]
+mod model_tests;
+#[cfg(test)]
 mod tests;
 
 use std::{
