@@ -359,6 +359,7 @@ fn after_a_storm_of_changes_the_tables_agree_with_the_kernel() {
                 1 => format!("20.0.{}.64/26", random(12)),
                 _ => format!("20.{}.0.0/16", random(3)),
             };
+            let mut routed = 0;
             for round in 0..6 {
                 let mut batch = String::new();
                 for _ in 0..1500 {
@@ -393,6 +394,7 @@ fn after_a_storm_of_changes_the_tables_agree_with_the_kernel() {
                         loop {
                             let kernel = kernel_says(&lab.router, &address);
                             if lab.look(|tables| agrees(tables, &address, &kernel)) {
+                                routed += usize::from(kernel.is_ok());
                                 break;
                             }
                             let fate = lab.fate(&address);
@@ -404,6 +406,7 @@ fn after_a_storm_of_changes_the_tables_agree_with_the_kernel() {
                     }
                 }
             }
+            assert!(routed > 6 * 24 / 4, "only {routed} lookups found a route");
         },
     );
 }

@@ -1,0 +1,155 @@
+//! The keeper's dealings with neighbours: whom to look for, and what the workers say about them.
+
+use std::{net::IpAddr, time::Instant};
+
+use super::{Notice, work::Work};
+use crate::{
+    control::{
+        kernel::NeighborState,
+        next_hops::Adjacency,
+        resolver::{Means, Step, Who},
+        rib::{Neighbor, NeighborSource, own_index},
+    },
+    forward::messages::{ToKeeper, ToWorker},
+    tables::PortId,
+};
+
+impl Work {
+    fn means(&self, port: PortId) -> Means {
+        let builtin = self.rib.port(port).is_some_and(|port| port.builtin_host);
+        if builtin { Means::Builtin } else { Means::Kernel }
+    }
+
+    pub(super) fn look_for_gateways(&mut self, now: Instant) {
+        let missing = self.rib.unresolved();
+        let missing: Vec<(Who, Means)> = missing.into_iter().map(|who| (who, self.means(who.0))).collect();
+        self.resolver.gateways(missing, now);
+    }
+
+    /// Asks for neighbours, and gives up on those that do not answer.
+    pub(super) fn search(&mut self, now: Instant) {
+        let mut steps = Vec::new();
+        self.resolver.due(now, &mut steps);
+        for step in steps {
+            self.carry_out(step);
+        }
+    }
+
+    pub(super) fn carry_out(&mut self, step: Step) {
+        match step {
+            Step::Ask((port, address)) if self.means(port) == Means::Builtin => {
+                // Ring 0 of every port, its transmit side too, belongs to the first worker.
+                if let Some(worker) = self.workers.first() {
+                    let _ = worker.commands.try_send(ToWorker::Solicit { port, address });
+                    (worker.call)();
+                }
+            }
+            Step::Ask((port, address)) => {
+                let index = self.rib.index_of(port);
+                if let (Some(follower), Some(index)) = (&self.follower, index) {
+                    follower.resolve(index, address);
+                }
+            }
+            Step::GiveUp((port, address)) => {
+                if self.learned.forget((port, address)) {
+                    self.rib.forget_neighbor(own_index(port), address);
+                }
+                for worker in &self.workers {
+                    let _ = worker.commands.try_send(ToWorker::Failed { port, address });
+                    (worker.call)();
+                }
+            }
+        }
+    }
+
+    pub(super) fn worker_says(&mut self, message: ToKeeper) {
+        let now = Instant::now();
+        match message {
+            ToKeeper::Resolve { port, address } => {
+                if self.rib.mac_of(port, address).is_none() {
+                    self.resolver.wanted((port, address), self.means(port), now);
+                }
+            }
+            ToKeeper::Learned { port, address, mac, create, replace } => {
+                self.learn((port, address), mac, create, replace, now);
+            }
+            ToKeeper::Conflict { port, address, mac } => self.warn_of_conflict(port, address, mac, now),
+            ToKeeper::Used { next_hops } => {
+                for id in next_hops {
+                    if let Some(Adjacency::Neighbor(port, address)) = self.rib.next_hops().adjacency(id) {
+                        self.refresh(port, address, now);
+                    }
+                }
+            }
+            ToKeeper::PortGone { port, reason } => {
+                let device = self.ports.get(usize::from(port)).map_or("?", |port| &port.device);
+                log::error!("{device}: the device is gone: {reason}");
+                self.rib.port_gone(port);
+                let _ = self.notices.send(Notice::PortGone { port, reason });
+            }
+            ToKeeper::Finished { worker } => {
+                let _ = self.notices.send(Notice::Finished { worker });
+            }
+        }
+    }
+
+    /// The built-in host has heard a neighbour. What nobody asked for makes no new entry unless
+    /// `create` says so, and changes an address that is known only if `replace` does.
+    fn learn(&mut self, who: Who, mac: [u8; 6], create: bool, replace: bool, now: Instant) {
+        let (port, address) = who;
+        if self.means(port) != Means::Builtin || mac[0] & 1 != 0 {
+            return;
+        }
+        let known = self.rib.neighbor(port, address).copied();
+        let other = known.and_then(|known| known.mac).is_some_and(|known| known != mac);
+        let asked = self.resolver.is_searching(who);
+        if (known.is_none() && !create && !asked) || (other && !replace) || !self.learned.hear(who, now) {
+            return;
+        }
+        self.resolver.found(who);
+        let neighbor = Neighbor {
+            mac: Some(mac),
+            state: NeighborState::Reachable,
+            source: NeighborSource::Learned,
+            mark: 0,
+        };
+        self.rib.set_neighbor(own_index(port), address, neighbor);
+    }
+
+    /// Someone else on the link uses an address of ours.
+    fn warn_of_conflict(&mut self, port: PortId, address: IpAddr, mac: [u8; 6], now: Instant) {
+        if !self.learned.may_refresh((port, address), now) {
+            return;
+        }
+        let name = self.rib.port(port).map_or("?", |port| &port.name);
+        let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+        log::error!("port {name}: {mac} uses {address}, which is ours: give one of the two another address");
+    }
+
+    /// Packets are being sent to a neighbour: makes sure that it still is where it was.
+    fn refresh(&mut self, port: PortId, address: IpAddr, now: Instant) {
+        let Some(neighbor) = self.rib.neighbor(port, address) else { return };
+        match neighbor.source {
+            NeighborSource::Static => {}
+            NeighborSource::Learned => {
+                if self.learned.is_old((port, address), now) {
+                    self.resolver.wanted((port, address), Means::Builtin, now);
+                }
+            }
+            NeighborSource::Kernel => {
+                if neighbor.state == NeighborState::Stale
+                    && self.learned.may_refresh((port, address), now)
+                    && let (Some(follower), Some(index)) = (&self.follower, self.rib.index_of(port))
+                {
+                    follower.resolve(index, address);
+                }
+            }
+        }
+    }
+
+    pub(super) fn forget_the_silent(&mut self, now: Instant) {
+        for (port, address) in self.learned.expire(now) {
+            self.rib.forget_neighbor(own_index(port), address);
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! What the keeper's thread does: the batches, the publications and the listings.
+
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, never, select};
+use netmap::device::PortControl;
+
+use super::{KeeperConfig, Notice, PortState, Query, View, WorkerLine};
+use crate::{
+    control::{
+        apply,
+        follower::{Follower, News},
+        kernel::{Follow, KernelEvent, NeighborState, Parts, Report},
+        learned::Learned,
+        resolver::{Resolver, Step},
+        rib::Rib,
+    },
+    forward::{messages::ToKeeper, verdict::Verdict},
+    tables::{IcmpLimit, Tables, publish::Publisher},
+};
+
+/// Shortest and longest time between two listings that were not planned; in between it is
+/// [`LISTING_SHARE`] times what the last one took.
+const LISTING_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const LISTING_SHARE: u32 = 10;
+/// Time between two tries to listen to the kernel again.
+const REOPEN: Duration = Duration::from_secs(1);
+/// Time between two looks at what devices have lost.
+const LOSSES: Duration = Duration::from_millis(100);
+/// Longest sleep.
+const TICK: Duration = Duration::from_secs(1);
+/// Messages taken in before their effects are published.
+const BATCH: usize = 256;
+
+/// What the thread works on.
+pub(super) struct Work {
+    pub(super) rib: Rib,
+    pub(super) publisher: Publisher<Tables>,
+    pub(super) ports: Vec<PortState>,
+    pub(super) workers: Vec<WorkerLine>,
+    pub(super) notices: Sender<Notice>,
+    pub(super) follow: Option<Follow>,
+    pub(super) follower: Option<Follower>,
+    pub(super) resolver: Resolver,
+    pub(super) learned: Learned,
+    pub(super) icmp: IcmpLimit,
+    pub(super) hash_seed: u64,
+    pub(super) reconcile: Duration,
+    /// Parts of the first listing that have not ended.
+    pub(super) awaited: Parts,
+    pub(super) ready: Option<Sender<()>>,
+    pub(super) wanted: Parts,
+    /// Parts that are being listed.
+    pub(super) listing: Parts,
+    pub(super) listed_at: Instant,
+    pub(super) listing_began: Instant,
+    pub(super) listing_pause: Duration,
+    pub(super) losses_at: Instant,
+    pub(super) looked_at: Instant,
+    /// Whether a FIB lacks what the RIB holds, for want of room.
+    pub(super) behind: bool,
+    pub(super) reopen_at: Option<Instant>,
+    pub(super) unparsed: u64,
+}
+
+impl Work {
+    pub(super) fn new(
+        config: KeeperConfig,
+        publisher: Publisher<Tables>,
+        workers: Vec<WorkerLine>,
+        notices: Sender<Notice>,
+        follower: Option<Follower>,
+        ready: Sender<()>,
+    ) -> Self {
+        let specs = config.ports.iter().map(|port| port.spec.clone()).collect();
+        let now = Instant::now();
+        let ports = config.ports.into_iter().map(|port| PortState {
+            device: port.device,
+            mode: port.mode,
+            rings: port.rings,
+            interface: port.spec.interface,
+            control: port.control,
+            block: port.block,
+        });
+        Self {
+            rib: Rib::new(specs, &config.routes, &config.neighbors),
+            publisher,
+            ports: ports.collect(),
+            workers,
+            notices,
+            follow: config.follow,
+            awaited: if follower.is_some() { Parts::ALL } else { Parts::default() },
+            wanted: if follower.is_some() { Parts::ALL } else { Parts::default() },
+            follower,
+            resolver: Resolver::default(),
+            learned: Learned::default(),
+            icmp: config.icmp,
+            hash_seed: config.hash_seed,
+            reconcile: config.reconcile,
+            ready: Some(ready),
+            listing: Parts::default(),
+            listed_at: now,
+            listing_began: now,
+            listing_pause: Duration::ZERO,
+            losses_at: now,
+            looked_at: now,
+            behind: false,
+            reopen_at: None,
+            unparsed: 0,
+        }
+    }
+
+    pub(super) fn run(
+        mut self,
+        from_workers: &Receiver<ToKeeper>,
+        queries: &Receiver<Query>,
+        stop: &Receiver<()>,
+    ) -> Vec<Box<dyn PortControl>> {
+        let mut from_workers = from_workers.clone();
+        loop {
+            self.step();
+            let news = self.follower.as_ref().map_or_else(never, |follower| follower.news().clone());
+            let timeout = self.pause();
+            select! {
+                recv(news) -> message => self.hear(message.unwrap_or_else(|_| News::lost())),
+                recv(from_workers) -> message => match message {
+                    Ok(message) => self.worker_says(message),
+                    Err(_) => from_workers = never(),
+                },
+                recv(queries) -> query => {
+                    if let Ok(query) = query {
+                        self.answer(query);
+                    }
+                }
+                recv(stop) -> _ => break,
+                default(timeout) => {}
+            }
+            // What else has come meanwhile belongs to the same batch.
+            for _ in 0..BATCH {
+                if let Ok(message) = news.try_recv() {
+                    self.hear(message);
+                } else if let Ok(message) = from_workers.try_recv() {
+                    self.worker_says(message);
+                } else {
+                    break;
+                }
+            }
+        }
+        self.ports.into_iter().map(|port| port.control).collect()
+    }
+
+    /// How long to sleep at most.
+    fn pause(&self) -> Duration {
+        let now = Instant::now();
+        let mut pause = if self.ports.is_empty() { TICK } else { LOSSES };
+        let timers = [
+            self.resolver.next(),
+            (self.wanted != Parts::default() && self.listing == Parts::default())
+                .then(|| self.listed_at + self.listing_pause),
+            self.reopen_at,
+        ];
+        for at in timers.into_iter().flatten() {
+            pause = pause.min(at.saturating_duration_since(now));
+        }
+        // Something due that could not be done is tried again soon, not at once.
+        pause.max(Duration::from_millis(1))
+    }
+
+    /// Does what a batch has made necessary, and what is due.
+    fn step(&mut self) {
+        self.rib.settle();
+        self.wanted = self.wanted.with(self.rib.take_wanted());
+        let now = Instant::now();
+        if self.awaited == Parts::default() {
+            self.publish(now);
+            if let Some(ready) = self.ready.take() {
+                // Whoever started this thread may have stopped waiting.
+                let _ = ready.try_send(());
+            }
+        }
+        if now.saturating_duration_since(self.looked_at) >= TICK {
+            self.looked_at = now;
+            self.look_for_gateways(now);
+            self.forget_the_silent(now);
+            self.report_unparsed();
+        }
+        self.search(now);
+        self.list(now);
+        self.reopen(now);
+        if now.saturating_duration_since(self.losses_at) >= LOSSES {
+            self.losses_at = now;
+            self.count_losses();
+        }
+    }
+
+    fn publish(&mut self, now: Instant) {
+        let changes = self.rib.take_changes();
+        if changes.is_empty() {
+            return;
+        }
+        let (rib, whole) = (&self.rib, self.behind);
+        let (icmp, seed) = (self.icmp, self.hash_seed);
+        let mut result = Ok(());
+        let waited = self.publisher.publish(|tables| {
+            (tables.icmp, tables.hash_seed) = (icmp, seed);
+            result = apply::apply(tables, rib, &changes, whole);
+        });
+        log::trace!("generation {} published, waited {waited:?}", self.publisher.generation());
+        match result {
+            Err(e) if !self.behind => log::error!("routes are missing from forwarding: {e}"),
+            Ok(()) if self.behind => log::info!("forwarding has all routes again"),
+            _ => {}
+        }
+        self.behind = result.is_err();
+        self.rib.recycle();
+        if changes.local {
+            self.tell_local();
+        }
+        if !changes.next_hops.is_empty() || !changes.prefixes4.is_empty() || !changes.prefixes6.is_empty() {
+            for worker in &self.workers {
+                (worker.call)();
+            }
+            self.look_for_gateways(now);
+        }
+    }
+
+    /// Tells the devices which packets are the host's.
+    fn tell_local(&mut self) {
+        let addresses = self.rib.for_host();
+        for port in &mut self.ports {
+            if let Err(e) = port.control.set_local(&addresses) {
+                log::error!("{}: cannot set the host's addresses: {e}", port.device);
+            }
+        }
+    }
+
+    /// Takes in what the kernel says.
+    fn hear(&mut self, news: News) {
+        match news {
+            News::Reports(reports) => {
+                let mut steps = Vec::new();
+                for report in reports {
+                    self.note(&report, &mut steps);
+                    self.rib.take(report);
+                }
+                if !steps.is_empty() {
+                    // Packets held for a neighbour that has failed, after what came before it.
+                    self.rib.settle();
+                    steps.into_iter().for_each(|step| self.carry_out(step));
+                }
+            }
+            News::Lost(e) => {
+                log::error!("the kernel's news have stopped: {e}; opening them anew");
+                self.follower = None;
+                self.reopen_at = Some(Instant::now() + REOPEN);
+            }
+        }
+    }
+
+    /// What a piece of news means for searches and listings.
+    fn note(&mut self, report: &Report, steps: &mut Vec<Step>) {
+        match &report.event {
+            KernelEvent::NeighborChanged { index, address, state, mac } if !report.listed => {
+                let Some(port) = self.rib.port_of(*index) else { return };
+                if state.is_usable() && mac.is_some() {
+                    self.resolver.found((port, *address));
+                } else if *state == NeighborState::Failed {
+                    self.resolver.failed((port, *address), steps);
+                }
+            }
+            KernelEvent::DumpBegin(part) => self.listing = self.listing.with((*part).into()),
+            KernelEvent::DumpEnd { part, .. } => {
+                self.listing = self.listing.without(*part);
+                self.awaited = self.awaited.without(*part);
+                self.listed_at = Instant::now();
+                if self.listing == Parts::default() {
+                    let took = self.listed_at.saturating_duration_since(self.listing_began);
+                    self.listing_pause = (took * LISTING_SHARE).clamp(LISTING_PAUSE, LONGEST_PAUSE);
+                    log::debug!("the kernel has listed its tables in {took:?}");
+                }
+            }
+            KernelEvent::Overrun => log::warn!("news from the kernel were lost; listing everything again"),
+            _ => {}
+        }
+    }
+
+    /// Asks for listings that are wanted or due, not too often.
+    fn list(&mut self, now: Instant) {
+        let Some(follower) = &self.follower else { return };
+        let since = now.saturating_duration_since(self.listed_at);
+        if since >= self.reconcile {
+            self.wanted = Parts::ALL;
+        }
+        if self.wanted != Parts::default() && self.listing == Parts::default() && since >= self.listing_pause
+        {
+            self.listing = std::mem::take(&mut self.wanted);
+            follower.list(self.listing);
+            (self.listed_at, self.listing_began) = (now, now);
+        }
+    }
+
+    /// Says when the kernel has said something that is not understood.
+    fn report_unparsed(&mut self) {
+        let unparsed = self.follower.as_ref().map_or(0, Follower::unparsed);
+        if unparsed > self.unparsed {
+            log::warn!(
+                "{} messages of the kernel's were not understood and skipped",
+                unparsed - self.unparsed
+            );
+        }
+        self.unparsed = unparsed;
+    }
+
+    fn reopen(&mut self, now: Instant) {
+        let (Some(at), Some(follow)) = (self.reopen_at, self.follow) else { return };
+        if now < at {
+            return;
+        }
+        match Follower::start(follow) {
+            Ok(follower) => {
+                self.follower = Some(follower);
+                self.reopen_at = None;
+                self.listing = Parts::default();
+                self.wanted = Parts::ALL;
+            }
+            Err(e) => {
+                log::debug!("still no news from the kernel: {e}");
+                self.reopen_at = Some(now + REOPEN);
+            }
+        }
+    }
+
+    /// Counts what devices did outside the rings.
+    fn count_losses(&mut self) {
+        for port in &mut self.ports {
+            let losses = port.control.losses();
+            let block = &port.block;
+            block.rx_packets.set(losses.passed_up);
+            block.rx_bytes.set(losses.passed_up_bytes);
+            block.verdicts[Verdict::Host as usize].set(losses.passed_up);
+            block.rx_dropped.set(losses.rx_dropped);
+            block.rx_errors.set(losses.rx_errors);
+            block.tx_dropped.set(losses.tx_dropped);
+            block.tx_errors.set(losses.tx_errors);
+        }
+    }
+
+    fn answer(&self, query: Query) {
+        query(&View {
+            rib: &self.rib,
+            tables: self.publisher.tables(),
+            generation: self.publisher.generation(),
+            ports: &self.ports,
+        });
+    }
+}
