@@ -1,6 +1,7 @@
 #!/bin/sh
-# Installs the Debian packages that the lab and its tests use, when run as root; what is there
-# already stays as it is. Otherwise says what is missing. Exits 0 when nothing is missing.
+# Installs the Debian packages that the lab and its tests use, and with the argument "all" those
+# that `make test` uses besides, when run as root; what is there already stays as it is. Otherwise
+# says what is missing. Exits 0 when nothing is missing.
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -12,6 +13,10 @@ traceroute traceroute
 iperf3 iperf3
 tcpdump tcpdump
 setpriv util-linux'
+[ "${1:-}" != all ] || tools="$tools
+c++ g++
+mandoc mandoc
+bmake bmake"
 
 missing() {
     echo "$tools" | while read -r tool package; do

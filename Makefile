@@ -1,0 +1,60 @@
+# What a person does with this project, for GNU make and BSD make alike. `make help` lists it.
+
+PREFIX = /usr/local
+MANDIR = $(PREFIX)/share/man
+DESTDIR =
+CARGO = cargo
+# Seconds for each fuzz target.
+FUZZ_SECONDS = 20
+# Where cargo puts what it builds.
+TARGET = $${CARGO_TARGET_DIR:-target}
+
+all: build
+
+help:
+	@echo 'make run      build, then route made-up traffic and show the live counter (Ctrl-C ends it)'
+	@echo 'make test     every check and test; as root it installs what it needs and tests real interfaces'
+	@echo 'make lab      two hosts and a router in network namespaces: ping, traceroute, iperf3 (as root)'
+	@echo 'make bench    the forwarding tables and the loop, measured; needs a quiet machine'
+	@echo 'make fuzz     the fuzz targets, FUZZ_SECONDS=$(FUZZ_SECONDS) each'
+	@echo 'make freebsd  type-check and lint for FreeBSD, from Debian on x86-64 (downloads 0.5 GB)'
+	@echo 'make man      the manual pages, formatted'
+	@echo 'make install  to DESTDIR and PREFIX=$(PREFIX), after make build'
+	@echo 'make clean    remove what was built'
+
+build:
+	$(CARGO) build --release --locked
+
+run: build
+	@$(TARGET)/release/sweepd demo
+
+test:
+	@CARGO='$(CARGO)' FUZZ_SECONDS='$(FUZZ_SECONDS)' scripts/test.sh
+
+lab:
+	@scripts/lab.sh demo
+
+bench:
+	$(CARGO) build --release --locked --package sweepd-bench
+	@$(TARGET)/release/sweepd-bench lookup
+	@$(TARGET)/release/sweepd-bench loop
+
+fuzz:
+	scripts/fuzz.sh frame $(FUZZ_SECONDS)
+	scripts/fuzz.sh config $(FUZZ_SECONDS)
+
+freebsd:
+	scripts/check-freebsd.sh clippy --workspace -- -D warnings
+	scripts/check-freebsd.sh abi scripts/freebsd-abi.c
+
+man:
+	@man man/sweepd.8 man/sweepd.toml.5
+
+install:
+	@PREFIX='$(PREFIX)' MANDIR='$(MANDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh
+
+clean:
+	$(CARGO) clean
+	$(CARGO) clean --manifest-path fuzz/Cargo.toml
+
+.PHONY: all help build run test lab bench fuzz freebsd man install clean

@@ -1,0 +1,169 @@
+#!/bin/bash
+# Every check and test of the project, in order; `make test` runs it. What a step says goes to
+# target/test/STEP.log and is shown when the step fails. Ends with a table: how each step went, how
+# long it took, and what was not tested and why. Exits 0 when nothing failed.
+#
+# As root it installs the tools that it needs (scripts/deps.sh) and tests on real interfaces, in
+# network namespaces. With SWEEPD_REQUIRE_LAB=1 it is a failure when those cannot be made.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+export PATH=$PATH:/usr/sbin:/sbin LC_ALL=C CARGO_TERM_COLOR=never
+cargo=${CARGO:-cargo}
+seconds=${FUZZ_SECONDS:-20}
+target=${CARGO_TARGET_DIR:-target}
+logs=$target/test
+rm -rf "$logs"
+mkdir -p "$logs"
+
+table=() skipped=() failed=0
+
+# step NAME COMMAND...: runs it. A step that prints "SKIPPED: why" has left something out.
+step() {
+    local name=$1 log=$logs/$1.log before=$SECONDS result=ok line
+    shift
+    printf '%-9s ... ' "$name"
+    if ! "$@" >"$log" 2>&1; then
+        result=FAILED
+        failed=$((failed + 1))
+    fi
+    printf '%s, %d s\n' "$result" $((SECONDS - before))
+    [ $result = ok ] || tail -60 "$log"
+    while read -r line; do
+        skipped+=("$name: $line")
+    done < <(grep -iE '^ *skipped[:,]' "$log" | sed -E 's/^ *skipped[:,] *//I' | sort | uniq -c | sed -E 's/^ *1 //; s/^ *([0-9]+) (.*)/\2 (\1 times)/')
+    table+=("$(printf '%-9s %-6s %5d s  %s' "$name" $result $((SECONDS - before)) "$(about "$name" "$log")")")
+}
+
+# What a step's log says in a few words.
+about() {
+    case $1 in
+        tests | loom)
+            awk '/^test result: / { passed += $4; failed += $6; ignored += $8 }
+                 END { printf "%d passed, %d failed, %d ignored", passed, failed, ignored }' "$2"
+            ;;
+        frame | config) sed -n 's/^Done \([0-9]*\) runs.*/\1 runs/p' "$2" | tail -1 ;;
+    esac
+}
+
+# Without its packages a machine still tests much, if it may.
+tools() {
+    scripts/deps.sh all && return
+    [ -z "${SWEEPD_REQUIRE_LAB:-}" ] && echo 'SKIPPED: some packages could not be installed'
+}
+
+has() {
+    command -v "$1" >/dev/null 2>&1
+}
+
+formatted() {
+    "$cargo" fmt --version || { echo 'SKIPPED: the format, for want of rustfmt'; return 0; }
+    "$cargo" fmt --all --check && "$cargo" fmt --manifest-path fuzz/Cargo.toml --check
+}
+
+linted() {
+    "$cargo" clippy --version || { echo 'SKIPPED: the lints, for want of clippy'; return 0; }
+    "$cargo" clippy --locked --workspace --all-targets -- -D warnings
+}
+
+documented() {
+    RUSTDOCFLAGS='-D warnings' "$cargo" doc --locked --workspace --no-deps
+}
+
+# Passing tests show their output too, so that none leaves something out in silence.
+tested() {
+    "$cargo" test --locked --workspace --no-fail-fast -- --show-output
+}
+
+# The publication of tables, in every order of the memory model.
+modelled() {
+    RUSTFLAGS='--cfg loom' "$cargo" test --locked --release --target-dir "$target/loom" --test publication
+}
+
+fuzzed() {
+    scripts/fuzz.sh "$1" "$seconds"
+}
+
+manuals() {
+    has mandoc || { echo 'SKIPPED: the manual pages, for want of mandoc'; return 0; }
+    mandoc -Tlint -Wwarning man/*
+}
+
+# Both kinds of make must do the same for every target.
+makefile() {
+    local name one other wrong=0
+    has make && has bmake || { echo 'SKIPPED: the Makefile, for want of make and bmake'; return 0; }
+    for name in $(sed -n 's/^\.PHONY: //p' Makefile); do
+        [ "$name" != test ] || continue
+        one=$(env -u MAKEFLAGS -u MAKELEVEL make -n "$name" 2>&1)
+        other=$(env -u MAKEFLAGS -u MAKELEVEL bmake -n "$name" 2>&1)
+        [ "$one" = "$other" ] || { diff <(echo "$one") <(echo "$other"); wrong=1; }
+    done
+    return $wrong
+}
+
+# Scripts, and the files of the two service managers.
+scripts() {
+    local file unit said wrong=0
+    for file in scripts/*.sh .ci/run rc.d/sweepd; do
+        "$(sed -n '1s/^#! *\(\/usr\/bin\/env \)*\([^ ]*\).*/\2/p' "$file")" -n "$file" || wrong=1
+    done
+    if has shellcheck; then
+        shellcheck scripts/*.sh .ci/run || wrong=1
+    fi
+    if has systemd-analyze; then
+        unit=$(mktemp -d)/sweepd.service
+        sed "s|/usr/local/sbin/sweepd|$(command -v true)|; /^Documentation=/d" conf/sweepd.service >"$unit"
+        said=$(systemd-analyze verify --man=no "$unit" 2>&1 | grep sweepd.service)
+        rm -r "$(dirname "$unit")"
+        [ -z "$said" ] || { echo "$said"; wrong=1; }
+    else
+        echo 'SKIPPED: conf/sweepd.service, for want of systemd-analyze'
+    fi
+    return $wrong
+}
+
+# What `make install` leaves behind, in a folder of its own.
+installed() {
+    local root wrong=0 file
+    root=$(mktemp -d)
+    mkdir -p "$root/build/release"
+    cp "$target/debug/sweepd" "$root/build/release/"
+    CARGO_TARGET_DIR=$root/build DESTDIR=$root/dest PREFIX=/opt/sweepd scripts/install.sh || wrong=1
+    "$root/dest/opt/sweepd/sbin/sweepd" --version || wrong=1
+    for file in share/man/man8/sweepd.8 share/man/man5/sweepd.toml.5 share/examples/sweepd/sweepd.toml.example; do
+        [ -s "$root/dest/opt/sweepd/$file" ] || { echo "$file is missing"; wrong=1; }
+    done
+    grep -q '^ExecStart=/opt/sweepd/sbin/sweepd run' "$root/dest/opt/sweepd/lib/systemd/system/sweepd.service" || wrong=1
+    rm -r "$root"
+    return $wrong
+}
+
+if [ "$(id -u)" -eq 0 ]; then
+    step tools tools
+else
+    skipped+=('everything on real interfaces: run "sudo make test" for that')
+fi
+step format formatted
+step lint linted
+step docs documented
+step tests tested
+step loom modelled
+step frame fuzzed frame
+step config fuzzed config
+step manuals manuals
+step makefile makefile
+step scripts scripts
+step install installed
+
+echo
+printf '%s\n' "${table[@]}"
+printf '%-9s        %5d s\n\n' 'in all' $SECONDS
+if [ ${#skipped[@]} -gt 0 ]; then
+    echo 'Not tested here:'
+    printf '  %s\n' "${skipped[@]}"
+fi
+if [ $failed -gt 0 ]; then
+    echo "$failed steps FAILED; what they said is in $logs"
+    exit 1
+fi
+echo 'Everything else passed.'
