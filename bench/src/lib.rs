@@ -5,3 +5,4 @@ pub mod lookup;
 pub mod rig;
 pub mod stepper;
 pub mod sweep;
+pub mod traffic;

@@ -12,6 +12,7 @@ use std::{
     },
 };
 
+use crate::traffic::Frame;
 use netmap::{
     Arena, Host, Kring, Port, PortInfo, RxDevice, RxQueue, RxRing, TxDevice, TxQueue, TxRing,
     device::PortControl, ring::Direction,
@@ -38,8 +39,8 @@ pub const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 /// Slots of each ring.
 pub const SLOTS: u32 = 1024;
 
-/// Bytes of a frame, without FCS.
-pub const FRAME: usize = 60;
+/// Bytes of a frame, without FCS: the least of UDP over IPv6.
+pub const FRAME: usize = 62;
 
 /// Where the packets' headers are when the worker comes to them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,7 +68,7 @@ struct Order {
 
 #[derive(Default)]
 struct Flows {
-    templates: Vec<[u8; FRAME]>,
+    templates: Vec<Frame>,
     state: u64,
     memory: bool,
 }
@@ -86,15 +87,16 @@ impl RxDevice for Feed {
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1_442_695_040_888_963_407);
                 let pick = ((u128::from(flows.state) * u128::from(count)) >> 64) as usize;
-                let template = flows.templates[pick];
+                let (bytes, len) = flows.templates[pick];
+                let template = &bytes[..usize::from(len)];
                 let before = self.ring.next_to_give().map(|s| *s);
-                if !self.ring.give_packet(&template) {
+                if !self.ring.give_packet(template) {
                     break;
                 }
                 if flows.memory
                     && let Some(mut slot) = before
                 {
-                    slot.len = FRAME as u16;
+                    slot.len = len;
                     slot.ptr = 0;
                     flush(self.ring.bytes(&slot).unwrap_or(&[]));
                 }
@@ -187,7 +189,7 @@ impl Rig {
     }
 
     /// The frames to be sent, chosen at random each time.
-    pub fn set_flows(&mut self, templates: Vec<[u8; FRAME]>, headers: Headers) {
+    pub fn set_flows(&mut self, templates: Vec<Frame>, headers: Headers) {
         let mut flows = self.order.flows.lock().expect("no holder of the lock panics");
         *flows = Flows { templates, state: 1, memory: headers == Headers::Memory };
     }

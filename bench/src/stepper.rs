@@ -59,16 +59,7 @@ fn kind_of(instruction: &Instruction) -> Kind {
 /// # Errors
 /// The system's, when tracing is not allowed; `InvalidData` when the child ended early or ran past
 /// the limit.
-pub fn count(limit: u64, code: impl FnMut()) -> io::Result<Counts> {
-    trace(limit, code, |_, _| {})
-}
-
-/// As [`count`]; `each` hears the address of every instruction, and whether it orders memory or
-/// calls the system.
-///
-/// # Errors
-/// As for [`count`].
-pub fn trace(limit: u64, mut code: impl FnMut(), each: impl FnMut(u64, bool)) -> io::Result<Counts> {
+pub fn count(limit: u64, mut code: impl FnMut()) -> io::Result<Counts> {
     // SAFETY: the child only runs `code` and exits; it takes no lock that another thread of this
     // process may hold, as long as `code` does not allocate: the fast path does not.
     match unsafe { fork() }? {
@@ -87,7 +78,7 @@ pub fn trace(limit: u64, mut code: impl FnMut(), each: impl FnMut(u64, bool)) ->
             }
         }
         ForkResult::Parent { child } => {
-            let counted = step_through(child, limit, each);
+            let counted = step_through(child, limit);
             let _ = ptrace::kill(child);
             let _ = waitpid(child, None);
             counted
@@ -95,7 +86,7 @@ pub fn trace(limit: u64, mut code: impl FnMut(), each: impl FnMut(u64, bool)) ->
     }
 }
 
-fn step_through(child: Pid, limit: u64, mut each: impl FnMut(u64, bool)) -> io::Result<Counts> {
+fn step_through(child: Pid, limit: u64) -> io::Result<Counts> {
     let early = || io::Error::new(io::ErrorKind::InvalidData, "the traced code ended early");
     if !matches!(waitpid(child, None)?, WaitStatus::Stopped(_, Signal::SIGTRAP)) {
         return Err(early());
@@ -109,7 +100,6 @@ fn step_through(child: Pid, limit: u64, mut each: impl FnMut(u64, bool)) -> io::
             return Ok(counts);
         }
         counts.instructions += 1;
-        each(at, kind != Kind::Plain);
         match kind {
             Kind::Locked => counts.locked += 1,
             Kind::Fence => counts.fences += 1,
@@ -154,6 +144,7 @@ mod tests {
             }
             for _ in 0..5 {
                 fence(Ordering::SeqCst);
+                std::hint::black_box(&shared);
             }
         })
         .unwrap();

@@ -15,8 +15,8 @@ use sweepd::{
 
 use crate::{
     cycles::{self, Spread},
-    rig::{FRAME, Headers, MAC, Rig},
-    stepper,
+    rig::{Headers, MAC, Rig},
+    stepper, traffic,
 };
 
 /// Packets in a sweep.
@@ -84,7 +84,7 @@ fn print(line: &Line) {
 
 /// Times both loops in turn, sweep by sweep, so that what disturbs one disturbs the other.
 fn measure(rig: &mut Rig, prefixes: &Prefixes4, flows: usize, headers: Headers) -> Line {
-    rig.set_flows(templates(prefixes, flows), headers);
+    rig.set_flows(traffic::frames4(prefixes, flows, 11), headers);
     let (mut single, mut sweep) = (Vec::with_capacity(ROUNDS), Vec::with_capacity(ROUNDS));
     let mut burst = Burst::default();
     for round in 0..ROUNDS + ROUNDS / 10 {
@@ -112,24 +112,6 @@ fn instructions(rig: &mut Rig) -> io::Result<stepper::Counts> {
     rig.refill(SWEEP);
     rig.worker.sweep(&mut burst);
     rig.refill(SWEEP);
-    if let Ok(path) = std::env::var("HIST") {
-        let mut h = std::collections::HashMap::<u64, u64>::new();
-        let base = std::fs::read_to_string("/proc/self/maps")?
-            .split('-')
-            .next()
-            .and_then(|x| u64::from_str_radix(x, 16).ok())
-            .unwrap();
-        let c = stepper::trace(
-            10_000_000,
-            || {
-                rig.worker.sweep(&mut burst);
-            },
-            |a, _| *h.entry(a - base).or_default() += 1,
-        )?;
-        let text: String = h.iter().map(|(a, n)| format!("{a:#x} {n}\n")).collect();
-        std::fs::write(path, text)?;
-        return Ok(c);
-    }
     stepper::count(10_000_000, || {
         rig.worker.sweep(&mut burst);
     })
@@ -191,34 +173,6 @@ fn forward_one(ring: &RxRing, slot: u32, tables: &Tables) -> Option<(u16, u32)> 
     let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
     [head[24], head[25]] = sum.to_be_bytes();
     Some((hop.port, u32::from(total) + 14))
-}
-
-/// A frame of each flow: random sources in 10/8, destinations inside random prefixes of the table.
-fn templates(prefixes: &Prefixes4, flows: usize) -> Vec<[u8; FRAME]> {
-    let keys: Vec<(u32, u8)> = prefixes.iter().map(|(a, l, _)| (a, l)).collect();
-    let mut random = sweepd::tables::synthetic::Random::new(11);
-    (0..flows)
-        .map(|_| {
-            let (address, length) = keys[random.below(keys.len())];
-            let inside = u32::MAX.checked_shr(length.into()).unwrap_or(0);
-            let destination = address | random.bits() as u32 & inside;
-            frame(0x0a00_0000 | random.below(1 << 24) as u32, destination, random.bits() as u32)
-        })
-        .collect()
-}
-
-/// A UDP frame of the least length.
-fn frame(source: u32, destination: u32, ports: u32) -> [u8; FRAME] {
-    let mut f = [0; FRAME];
-    f[..6].copy_from_slice(&MAC);
-    f[6..12].copy_from_slice(&[2, 0, 0, 0, 9, 9]);
-    f[12..24].copy_from_slice(&[0x08, 0x00, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
-    f[26..30].copy_from_slice(&source.to_be_bytes());
-    f[30..34].copy_from_slice(&destination.to_be_bytes());
-    f[34..38].copy_from_slice(&ports.to_be_bytes());
-    f[39] = 26;
-    ipv4::fill_checksum(&mut f[14..34]);
-    f
 }
 
 fn table(routes: usize) -> Prefixes4 {

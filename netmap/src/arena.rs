@@ -71,7 +71,7 @@ impl Mapping {
                 std::ptr::null_mut(),
                 len + HUGE,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_ANON,
+                libc::MAP_PRIVATE | libc::MAP_ANON,
                 -1,
                 0,
             )

@@ -15,7 +15,6 @@ use std::{ptr::NonNull, sync::Arc};
 use crate::{
     abi::{self, NS_BUF_CHANGED, NS_MOREFRAG, netmap_ring, netmap_slot},
     arena::{ArenaId, Mapping},
-    prefetch,
 };
 
 /// The ring's `dir` field, as the kernel writes it.
@@ -187,6 +186,12 @@ impl Frame {
         self.len
     }
 
+    /// Address of the first byte, for prefetching.
+    #[inline(always)]
+    pub fn start(&self) -> *const u8 {
+        self.start
+    }
+
     /// Whether the packet goes on in the next slot.
     #[inline(always)]
     pub fn continues(&self) -> bool {
@@ -280,16 +285,6 @@ impl RxRing {
         let (start, offset) = self.view.data(slot);
         let good = slot.buf_idx < self.view.num_bufs && offset + u32::from(slot.len) <= self.view.buf_size;
         good.then_some(Frame { start, len: slot.len.into(), flags: slot.flags })
-    }
-
-    /// Brings the first bytes of the packet `n` places after the head closer. `n` may lead past
-    /// the tail; it is at most the number of slots.
-    #[inline(always)]
-    pub fn prefetch(&self, n: u32) {
-        // SAFETY: reading a slot's fields has no side effect; a stale index prefetches some
-        // other line of the arena, or nothing.
-        let slot = unsafe { self.view.slot(self.index(n)).read_volatile() };
-        prefetch(self.view.data(slot).0);
     }
 
     /// Gives the first `n` slots back to the device; takes effect at the next sync.

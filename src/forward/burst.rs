@@ -1,71 +1,76 @@
-//! A burst: up to [`BURST`] packets that go through the stages together, so that the cache misses
+//! Bursts: up to [`BURST`] packets that go through the stages together, so that the cache misses
 //! of one overlap those of the others.
-//!
-//! The arrays run in parallel: entry *i* of each belongs to the *i*-th packet of the burst. A
-//! [`List`] names the packets that a stage is about.
 
-use netmap::{Frame, RxRing};
+use netmap::{Frame, RxRing, prefetch};
 
 use crate::tables::{NextHopId, PortId};
 
 /// Packets that go through the stages together.
 pub const BURST: usize = 32;
 
-/// Some of a burst's packets, in order of arrival.
-#[derive(Clone, Copy, Debug)]
-pub struct List {
-    len: usize,
-    at: [u8; BURST],
+/// Packets that a worker takes from one ring before it turns to the next: enough to spread the
+/// cost of a sync, few enough to stay in the cache. A multiple of [`BURST`].
+pub const SWEEP: usize = 256;
+
+const _: () = assert!(SWEEP.is_multiple_of(BURST) && SWEEP <= 256);
+
+/// The burst's plain packets of one family. The arrays run in parallel: entry *k* of each belongs
+/// to the *k*-th of them.
+#[derive(Debug)]
+pub struct Lane<Address> {
+    /// Number of packets.
+    pub len: usize,
+    /// Which packet of the burst each is.
+    pub at: [u8; BURST],
+    /// Where each packet's bytes are.
+    pub frame: [Frame; BURST],
+    /// Its destination, host order.
+    pub destination: [Address; BURST],
+    /// Length of the IP packet in bytes, without link padding.
+    pub ip_len: [u16; BURST],
+    /// The next hop that the route stage found.
+    pub next_hop: [NextHopId; BURST],
 }
 
-impl List {
-    const EMPTY: List = List { len: 0, at: [0; BURST] };
-
-    /// Adds packet `i`.
-    #[inline(always)]
-    pub fn push(&mut self, i: usize) {
-        // The mask tells the compiler what the caller knows: a list never outgrows its burst.
-        self.at[self.len % BURST] = i as u8;
-        self.len += 1;
+impl<Address: Copy + Default> Default for Lane<Address> {
+    fn default() -> Self {
+        Self {
+            len: 0,
+            at: [0; BURST],
+            frame: [Frame::EMPTY; BURST],
+            destination: [Address::default(); BURST],
+            ip_len: [0; BURST],
+            next_hop: [0; BURST],
+        }
     }
+}
 
-    /// The `k`-th packet's number within the burst.
+impl<Address: Copy> Lane<Address> {
+    /// Adds packet `at` of the burst.
     #[inline(always)]
-    pub fn get(&self, k: usize) -> usize {
-        self.at[k % BURST] as usize % BURST
-    }
-
-    /// Number of packets.
-    #[inline(always)]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether no packet is in it.
-    #[inline(always)]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Empties the list.
-    #[inline(always)]
-    pub fn clear(&mut self) {
-        self.len = 0;
+    pub fn push(&mut self, at: usize, frame: Frame, destination: Address, ip_len: u16) {
+        // The compiler is told what the caller knows: a lane never outgrows its burst.
+        let k = self.len % BURST;
+        self.at[k] = at as u8;
+        self.frame[k] = frame;
+        self.destination[k] = destination;
+        self.ip_len[k] = ip_len;
+        self.len = k + 1;
     }
 }
 
 /// The burst's odd packets, one bit each: whichever stage finds them, they come out in order of
 /// arrival.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Odd(u64);
 
 const _: () = assert!(BURST <= 64);
 
 impl Odd {
-    /// Adds packet `i`.
+    /// Adds packet `at` of the burst.
     #[inline(always)]
-    pub fn push(&mut self, i: usize) {
-        self.0 |= 1 << (i % BURST);
+    pub fn push(&mut self, at: usize) {
+        self.0 |= 1 << (at % BURST);
     }
 
     /// Whether no packet is odd.
@@ -85,102 +90,147 @@ impl Iterator for Odd {
     }
 }
 
-/// Packets on their way through the stages.
-#[derive(Debug)]
-pub struct Burst {
+/// The packets that were rewritten and are ready to leave.
+#[derive(Default, Debug)]
+pub struct Ready {
     /// Number of packets.
     pub len: usize,
-    /// The slot that each came in.
-    pub slot: [u32; BURST],
-    /// Where each packet's bytes are.
-    pub frame: [Frame; BURST],
+    /// Which packet of the burst each is.
+    pub at: [u8; BURST],
+    /// Length of its frame in bytes, without link padding.
+    pub frame_len: [u16; BURST],
+    /// The port to leave by.
+    pub port: [PortId; BURST],
+    /// The next hop it was rewritten for.
+    pub next_hop: [NextHopId; BURST],
+}
+
+impl Ready {
+    /// Adds packet `at` of the burst.
+    #[inline(always)]
+    pub fn push(&mut self, at: u8, frame_len: u16, port: PortId, next_hop: NextHopId) {
+        let k = self.len % BURST;
+        self.at[k] = at;
+        self.frame_len[k] = frame_len;
+        self.port[k] = port;
+        self.next_hop[k] = next_hop;
+        self.len = k + 1;
+    }
+}
+
+/// The packets of one ring in this sweep, and those of them that go through the stages now.
+#[derive(Debug)]
+pub struct Burst {
+    frames: Box<[Frame; SWEEP]>,
+    taken: usize,
+    first: usize,
+    len: usize,
     /// IPv4 packets that need nothing but forwarding.
-    pub v4: List,
+    pub v4: Lane<u32>,
     /// IPv6 packets that need nothing but forwarding.
-    pub v6: List,
+    pub v6: Lane<u128>,
     /// Packets for the careful path ([`slow`](super::slow)).
     pub odd: Odd,
-    /// Packets rewritten and ready to leave.
-    pub ready: List,
-    /// Of `v4` packets: the destination address, host order.
-    pub destination4: [u32; BURST],
-    /// Of the `k`-th packet in `v6`: the destination address, host order.
-    pub destination6: [u128; BURST],
-    /// Length of the IP packet in bytes, without link padding.
-    pub ip_len: [u16; BURST],
-    /// The next hop that the route stage found.
-    pub next_hop: [NextHopId; BURST],
-    /// Of `ready` packets: the port to leave by.
-    pub port: [PortId; BURST],
+    /// Packets that have been rewritten.
+    pub ready: Ready,
 }
 
 impl Default for Burst {
     fn default() -> Self {
         Self {
+            frames: Box::new([Frame::EMPTY; SWEEP]),
+            taken: 0,
+            first: 0,
             len: 0,
-            slot: [0; BURST],
-            frame: [Frame::EMPTY; BURST],
-            v4: List::EMPTY,
-            v6: List::EMPTY,
-            odd: Odd(0),
-            ready: List::EMPTY,
-            destination4: [0; BURST],
-            destination6: [0; BURST],
-            ip_len: [0; BURST],
-            next_hop: [0; BURST],
-            port: [0; BURST],
+            v4: Lane::default(),
+            v6: Lane::default(),
+            odd: Odd::default(),
+            ready: Ready::default(),
         }
     }
 }
 
 impl Burst {
-    /// Starts a burst with the packets of `ring` from the `done`-th on, up to the `end`-th (at most
-    /// [`RxRing::available`]), and prefetches the headers of the burst after it. A packet whose
-    /// slot makes no sense has an empty frame.
+    /// Takes the packets that wait in `ring`, at most [`SWEEP`]; gives their number. Each slot is
+    /// read here, once. A packet whose slot makes no sense has an empty frame.
     ///
     /// A packet that spans several buffers is not supported: each of its slots becomes a
-    /// [`Frame::CHAINED`], and `chain` remembers between bursts that one is not over.
+    /// [`Frame::CHAINED`], and `chain` remembers between sweeps that one is not over.
     #[inline(always)]
-    pub fn take(&mut self, ring: &RxRing, done: u32, end: u32, chain: &mut bool) {
-        debug_assert!(done < end && end <= ring.available());
-        let waiting = end - done;
-        let n = waiting.min(BURST as u32);
-        self.len = n as usize;
-        self.v4.clear();
-        self.v6.clear();
-        self.odd = Odd(0);
-        self.ready.clear();
-        if done == 0 {
-            for i in 0..n {
-                ring.prefetch(i);
-            }
-        }
-        for i in 0..(waiting - n).min(BURST as u32) {
-            ring.prefetch(done + n + i);
-        }
+    pub fn take(&mut self, ring: &RxRing, chain: &mut bool) -> u32 {
+        let n = (ring.available() as usize).min(SWEEP);
         let mut chained = *chain;
-        for i in 0..n {
-            let slot = ring.index(done + i);
-            self.slot[i as usize] = slot;
+        for (i, place) in self.frames[..n].iter_mut().enumerate() {
             // SAFETY: the slot lies between head and tail, and no other frame of it is in use: a
-            // worker is done with one burst before it takes the next, and takes each slot once.
-            let frame = unsafe { ring.frame(slot) }.unwrap_or(Frame::EMPTY);
+            // worker is done with the frames of one sweep before it takes the next.
+            let frame = unsafe { ring.frame(ring.index(i as u32)) }.unwrap_or(Frame::EMPTY);
             chained |= frame.continues();
-            self.frame[i as usize] = frame;
+            *place = frame;
         }
         if chained {
-            self.mark_chains(chain);
+            self.mark_chains(n, chain);
         }
+        for frame in &self.frames[..n.min(BURST)] {
+            prefetch(frame.start());
+        }
+        (self.taken, self.first, self.len) = (n, 0, 0);
+        n as u32
     }
 
     #[cold]
-    fn mark_chains(&mut self, chain: &mut bool) {
-        for frame in &mut self.frame[..self.len] {
+    fn mark_chains(&mut self, n: usize, chain: &mut bool) {
+        for frame in &mut self.frames[..n] {
             let continues = frame.continues();
             if *chain || continues {
                 *frame = Frame::CHAINED;
             }
             *chain = continues;
         }
+    }
+
+    /// Goes on to the next burst of the packets taken, and prefetches the headers of the one after
+    /// it. `false` when there are no more.
+    #[inline(always)]
+    pub fn advance(&mut self) -> bool {
+        self.first += self.len;
+        self.len = (self.taken - self.first).min(BURST);
+        (self.v4.len, self.v6.len, self.ready.len) = (0, 0, 0);
+        self.odd = Odd::default();
+        let after = (self.first + self.len).min(self.taken);
+        for frame in &self.frames[after..(after + BURST).min(self.taken)] {
+            prefetch(frame.start());
+        }
+        self.len > 0
+    }
+
+    /// Number of packets in this burst.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the burst has no packets.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The burst's packets, in order of arrival.
+    #[inline(always)]
+    pub fn frames(&mut self) -> &mut [Frame] {
+        &mut self.frames[self.first..self.first + self.len]
+    }
+
+    /// The burst's packets, and what the parse stage fills.
+    #[inline(always)]
+    pub fn parts(&mut self) -> (&mut [Frame], &mut Lane<u32>, &mut Lane<u128>, &mut Odd) {
+        let frames = &mut self.frames[self.first..self.first + self.len];
+        (frames, &mut self.v4, &mut self.v6, &mut self.odd)
+    }
+
+    /// How many places after the ring's head packet `at` of the burst stands.
+    #[inline(always)]
+    pub fn place(&self, at: u8) -> u32 {
+        (self.first + usize::from(at)) as u32
     }
 }

@@ -10,21 +10,22 @@ use super::{
 };
 use crate::{stats::file::BlockRef, tables::PortId};
 
-/// Bytes of an Ethernet header without tags.
-const ETHERNET: u32 = 14;
-
 /// Sends the burst's ready packets, received on `port`, and counts how each ended.
 #[inline(always)]
 pub fn hand_over(burst: &Burst, rx: &RxRing, out: &mut Outputs, port: PortId, block: &BlockRef) {
     let mut left = 0;
     let origin = Origin::Received(port, Verdict::Forwarded);
-    for k in 0..burst.ready.len().min(BURST) {
-        let i = burst.ready.get(k);
-        let len = ETHERNET + u32::from(burst.ip_len[i]);
-        match out.forward(burst.port[i], origin, rx, burst.slot[i], len) {
-            Sent::Left => left += 1,
-            Sent::InTransit => block.handed_over.add(1),
-            Sent::Not(verdict) => block.count(verdict, 1),
+    let ready = &burst.ready;
+    for k in 0..ready.len.min(BURST) {
+        let slot = rx.index(burst.place(ready.at[k]));
+        if out.forward(ready.port[k], rx, slot, ready.frame_len[k].into()) {
+            left += 1;
+        } else {
+            match out.forward_elsewhere(ready.port[k], origin, rx, slot, ready.frame_len[k].into()) {
+                Sent::Left => left += 1,
+                Sent::InTransit => block.handed_over.add(1),
+                Sent::Not(verdict) => block.count(verdict, 1),
+            }
         }
     }
     if left > 0 {

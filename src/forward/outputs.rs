@@ -80,24 +80,33 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Moves the packet in `slot` of `rx`, `len` bytes, to the wire of `port`. `len` counts the
-    /// Ethernet header.
+    /// Moves the packet in `slot` of `rx`, `len` bytes, into the worker's own ring towards the wire
+    /// of `port`. `len` counts the Ethernet header. `false`, and nothing done, when the worker has
+    /// no such ring or it is full: [`Outputs::forward_elsewhere`] knows what to do then.
     #[inline(always)]
-    pub fn forward(&mut self, port: PortId, origin: Origin, rx: &RxRing, slot: u32, len: u32) -> Sent {
-        if let Some(&Way::Own(n)) = self.wire.get(usize::from(port)) {
-            let output = &mut self.own[usize::from(n)];
-            if output.queue.ring.forward(rx, slot, len) {
-                output.packets += 1;
-                output.bytes += u64::from(len);
-                return Sent::Left;
-            }
+    pub fn forward(&mut self, port: PortId, rx: &RxRing, slot: u32, len: u32) -> bool {
+        if let Some(&Way::Own(n)) = self.wire.get(usize::from(port))
+            && let Some(output) = self.own.get_mut(usize::from(n))
+            && output.queue.ring.forward(rx, slot, len)
+        {
+            output.packets += 1;
+            output.bytes += u64::from(len);
+            return true;
         }
-        self.forward_elsewhere(port, origin, rx, slot, len)
+        false
     }
 
-    /// What [`Outputs::forward`] does for a full ring and for exits of other workers.
+    /// Sends the packet in `slot` of `rx` when [`Outputs::forward`] could not: the ring is full, or
+    /// another worker's.
     #[cold]
-    fn forward_elsewhere(&mut self, port: PortId, origin: Origin, rx: &RxRing, slot: u32, len: u32) -> Sent {
+    pub fn forward_elsewhere(
+        &mut self,
+        port: PortId,
+        origin: Origin,
+        rx: &RxRing,
+        slot: u32,
+        len: u32,
+    ) -> Sent {
         // SAFETY: the slot is the worker's, and whoever took a frame of it is not using it now.
         match unsafe { rx.frame(slot) } {
             Some(frame) => {

@@ -3,15 +3,17 @@
 //! A packet whose next hop is not simply "send there", or that is longer than the way out takes,
 //! becomes odd here and is left as it came.
 
-use super::burst::{BURST, Burst};
+use super::burst::{BURST, Burst, Lane, Odd, Ready};
 use crate::tables::Tables;
+
+const ETHERNET: u16 = 14;
 
 /// Rewrites the burst's routed packets and lists them as ready.
 #[inline(always)]
 pub fn rewrite(burst: &mut Burst, tables: &Tables) {
-    for k in 0..burst.v4.len().min(BURST) {
-        let i = burst.v4.get(k);
-        if let Some(head) = destined::<34>(burst, tables, i) {
+    let Burst { v4, v6, odd, ready, .. } = burst;
+    for k in 0..v4.len.min(BURST) {
+        if let Some(head) = send_on::<u32, 34>(v4, k, odd, ready, tables) {
             // RFC 1624 equation 3 for a TTL less by one: HC' = ~(~HC + ~0x0100).
             let sum = u32::from(!u16::from_be_bytes([head[24], head[25]])) + 0xfeff;
             let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
@@ -19,26 +21,31 @@ pub fn rewrite(burst: &mut Burst, tables: &Tables) {
             [head[24], head[25]] = sum.to_be_bytes();
         }
     }
-    for k in 0..burst.v6.len().min(BURST) {
-        let i = burst.v6.get(k);
-        if let Some(head) = destined::<22>(burst, tables, i) {
+    for k in 0..v6.len.min(BURST) {
+        if let Some(head) = send_on::<u128, 54>(v6, k, odd, ready, tables) {
             head[21] -= 1;
         }
     }
 }
 
-/// Writes the MAC addresses of packet `i` and lists it as ready, giving its first `N` bytes; or
-/// lists it as odd.
+/// Writes the MAC addresses of the lane's `k`-th packet and lists it as ready, giving its first
+/// `N` bytes; or lists it as odd.
 #[inline(always)]
-fn destined<'a, const N: usize>(burst: &'a mut Burst, tables: &Tables, i: usize) -> Option<&'a mut [u8; N]> {
-    let next_hop = tables.next_hop(burst.next_hop[i]);
-    if burst.ip_len[i] > next_hop.max_len {
-        burst.odd.push(i);
+fn send_on<'a, Address, const N: usize>(
+    lane: &'a mut Lane<Address>,
+    k: usize,
+    odd: &mut Odd,
+    ready: &mut Ready,
+    tables: &Tables,
+) -> Option<&'a mut [u8; N]> {
+    let id = lane.next_hop[k];
+    let next_hop = tables.next_hop(id);
+    if lane.ip_len[k] > next_hop.max_len {
+        odd.push(lane.at[k].into());
         return None;
     }
-    burst.port[i] = next_hop.port;
-    burst.ready.push(i);
-    let head = burst.frame[i].first::<N>()?;
+    let head = lane.frame[k].first::<N>()?;
     head[..12].copy_from_slice(&next_hop.macs);
+    ready.push(lane.at[k], ETHERNET + lane.ip_len[k], next_hop.port, id);
     Some(head)
 }

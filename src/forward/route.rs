@@ -9,23 +9,20 @@ use crate::tables::Tables;
 /// Looks up the destinations of the burst's plain packets.
 #[inline(always)]
 pub fn route(burst: &mut Burst, tables: &Tables) {
-    let n = burst.v4.len().min(BURST);
-    let mut dirs = [tables.fib4.dir(0); BURST];
-    for (k, slot) in dirs.iter_mut().enumerate().take(n) {
-        let dir = tables.fib4.dir(burst.destination4[burst.v4.get(k)]);
-        *slot = dir;
-        tables.fib4.prefetch_block(dir);
+    let lane = &mut burst.v4;
+    let n = lane.len.min(BURST);
+    let mut words = [tables.fib4.dir(0); BURST];
+    for (word, &destination) in words.iter_mut().zip(&lane.destination[..n]) {
+        *word = tables.fib4.dir(destination);
+        tables.fib4.prefetch_block(*word);
     }
-    for (k, &dir) in dirs.iter().enumerate().take(n) {
-        let i = burst.v4.get(k);
-        burst.next_hop[i] = tables.fib4.leaf(burst.destination4[i], dir);
+    for ((next_hop, &destination), &word) in lane.next_hop.iter_mut().zip(&lane.destination[..n]).zip(&words)
+    {
+        *next_hop = tables.fib4.leaf(destination, word);
     }
-    let n = burst.v6.len().min(BURST);
+    let lane = &mut burst.v6;
+    let n = lane.len.min(BURST);
     if n > 0 {
-        let mut found = [0; BURST];
-        tables.fib6.lookup_batch(&burst.destination6[..n], &mut found[..n]);
-        for (k, &id) in found.iter().enumerate().take(n) {
-            burst.next_hop[burst.v6.get(k)] = id;
-        }
+        tables.fib6.lookup_batch(&lane.destination[..n], &mut lane.next_hop[..n]);
     }
 }

@@ -34,11 +34,11 @@ impl Used {
     /// Marks the next hop of one of the burst's forwarded packets.
     #[inline(always)]
     pub fn mark(&mut self, burst: &Burst) {
-        let n = burst.ready.len();
+        let n = burst.ready.len;
         if n > 0 {
             self.turn = self.turn.wrapping_add(1);
             let k = if self.turn % BURST < n { self.turn % BURST } else { 0 };
-            self.mark_id(burst.next_hop[burst.ready.get(k)]);
+            self.mark_id(burst.ready.next_hop[k % BURST]);
         }
     }
 

@@ -29,10 +29,6 @@ use crate::{
     tables::{PortId, Tables, publish::Reader},
 };
 
-/// Packets that a worker takes from one ring before it turns to the next: enough to spread the
-/// cost of a sync, few enough to stay in the cache.
-pub const SWEEP: u32 = 256;
-
 /// Sweeps between two looks at the clock.
 const CLOCK_SWEEPS: u32 = 1024;
 
@@ -131,11 +127,8 @@ impl Worker {
             if !input.sync(keeper) {
                 continue;
             }
-            let waiting = input.queue.ring.available().min(SWEEP);
-            let mut done = 0;
-            while done < waiting {
-                burst.take(&input.queue.ring, done, waiting, &mut input.chain);
-                done += burst.len as u32;
+            let taken = burst.take(&input.queue.ring, &mut input.chain);
+            while burst.advance() {
                 if input.wire {
                     let mut context = Context { tables, generation, out, port: input.port, blocks };
                     from_wire(burst, input, &mut context, slow, used);
@@ -143,8 +136,8 @@ impl Worker {
                     from_host(burst, input, out);
                 }
             }
-            input.queue.ring.advance(done);
-            packets += done;
+            input.queue.ring.advance(taken);
+            packets += taken;
         }
         for ring in inbox.iter_mut() {
             packets += ring.drain(|packet| take_over(packet, out, blocks));
@@ -256,15 +249,19 @@ fn from_wire(burst: &mut Burst, input: &Input, context: &mut Context<'_>, slow: 
     if !burst.odd.is_empty() {
         odd(burst, context, block, slow);
     }
-    block.rx_packets.add(burst.len as u64);
+    block.rx_packets.add(burst.len() as u64);
     block.rx_bytes.add(bytes);
 }
 
 /// The careful path for the burst's odd packets.
 #[cold]
 fn odd(burst: &mut Burst, context: &mut Context<'_>, block: &BlockRef, slow: &mut Slow) {
-    for i in burst.odd {
-        slow.packet(context, &mut burst.frame[i]).count(block);
+    let odd = burst.odd;
+    let frames = burst.frames();
+    for at in odd {
+        if let Some(frame) = frames.get_mut(at) {
+            slow.packet(context, frame).count(block);
+        }
     }
 }
 
@@ -272,15 +269,21 @@ fn odd(burst: &mut Burst, context: &mut Context<'_>, block: &BlockRef, slow: &mu
 #[cold]
 fn from_host(burst: &mut Burst, input: &Input, out: &mut Outputs) {
     let (port, block) = (input.port, &input.block);
-    for i in 0..burst.len {
-        let (slot, len) = (burst.slot[i], burst.frame[i].len());
-        match out.forward(port, Origin::Received(port, Verdict::FromHost), &input.queue.ring, slot, len) {
+    for at in 0..burst.len() {
+        let slot = input.queue.ring.index(burst.place(at as u8));
+        let len = burst.frames()[at].len();
+        if out.forward(port, &input.queue.ring, slot, len) {
+            block.count(Verdict::FromHost, 1);
+            continue;
+        }
+        let origin = Origin::Received(port, Verdict::FromHost);
+        match out.forward_elsewhere(port, origin, &input.queue.ring, slot, len) {
             Sent::Left => block.count(Verdict::FromHost, 1),
             Sent::InTransit => block.handed_over.add(1),
             Sent::Not(verdict) => block.count(verdict, 1),
         }
     }
-    block.from_host.add(burst.len as u64);
+    block.from_host.add(burst.len() as u64);
 }
 
 /// A packet that another worker has handed over: it gets its verdict here.

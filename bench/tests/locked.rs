@@ -1,0 +1,82 @@
+//! The fast path takes nothing shared: not one locked instruction, fence or system call a packet,
+//! counted by running the worker's loop one instruction at a time.
+
+use sweepd::{
+    forward::burst::Burst,
+    tables::prefixes::{Prefixes4, Prefixes6},
+};
+use sweepd_bench::{
+    rig::{Headers, Rig},
+    stepper::{self, Counts},
+    traffic,
+};
+
+/// Packets in a sweep.
+const PACKETS: u32 = 256;
+
+/// Instructions that one packet may take in an optimised build, with some room for the compiler's
+/// moods.
+const INSTRUCTIONS: u64 = 320;
+
+fn routes() -> (Prefixes4, Prefixes6) {
+    (sweepd::tables::synthetic::ipv4(1000, 100, 1), sweepd::tables::synthetic::ipv6(1000, 100, 1))
+}
+
+/// Steps through one steady sweep of a worker that has seen packets before.
+fn steady_sweep(rig: &mut Rig) -> Counts {
+    let mut burst = Burst::default();
+    for _ in 0..2 {
+        rig.refill(PACKETS);
+        assert_eq!(rig.worker.sweep(&mut burst).packets, PACKETS);
+    }
+    rig.refill(PACKETS);
+    stepper::count(PACKETS as u64 * 5000, || {
+        rig.worker.sweep(&mut burst);
+    })
+    .expect("tracing a child of one's own is allowed")
+}
+
+fn assert_nothing_shared(counts: Counts) {
+    assert_eq!((counts.locked, counts.fences, counts.syscalls), (0, 0, 0), "{counts:?}");
+    println!("{:.1} instructions a packet", counts.instructions as f64 / f64::from(PACKETS));
+    if !cfg!(debug_assertions) {
+        assert!(counts.instructions < INSTRUCTIONS * u64::from(PACKETS), "{counts:?}");
+    }
+}
+
+#[test]
+fn forwarding_ipv4_takes_nothing_shared() {
+    let (v4, v6) = routes();
+    let mut rig = Rig::new(&v4, &v6).unwrap();
+    rig.set_flows(traffic::frames4(&v4, 1000, 3), Headers::Cached);
+    assert_nothing_shared(steady_sweep(&mut rig));
+}
+
+#[test]
+fn forwarding_ipv6_takes_nothing_shared() {
+    let (v4, v6) = routes();
+    let mut rig = Rig::new(&v4, &v6).unwrap();
+    rig.set_flows(traffic::frames6(&v6, 1000, 3), Headers::Cached);
+    let counts = steady_sweep(&mut rig);
+    assert_eq!((counts.locked, counts.fences, counts.syscalls), (0, 0, 0), "{counts:?}");
+}
+
+#[test]
+fn new_tables_are_taken_without_a_lock_as_well() {
+    let (v4, v6) = routes();
+    let mut rig = Rig::new(&v4, &v6).unwrap();
+    rig.set_flows(traffic::frames4(&v4, 1000, 3), Headers::Cached);
+    let mut burst = Burst::default();
+    rig.refill(PACKETS);
+    rig.worker.sweep(&mut burst);
+    rig.worker.reader.offline();
+    rig.publisher.publish(|tables| tables.hash_seed += 1);
+    // The way back from offline has its one fence; it is paid before the packets come.
+    rig.worker.sweep(&mut burst);
+    rig.refill(PACKETS);
+    let counts = stepper::count(PACKETS as u64 * 5000, || {
+        rig.worker.sweep(&mut burst);
+    })
+    .unwrap();
+    assert_nothing_shared(counts);
+}
