@@ -10,9 +10,11 @@
 //! An /18 with a single next hop *n* leads to block *n*, of one unit and shared by all of them:
 //! every lookup takes the same path, without a branch to guess.
 //!
-//!     word = directory[address >> 14]
-//!     block at word:  bitmap (8 bytes) | leaves (2 bytes each) | blocks of divided /24s
-//!     leaf = leaves[ones(bitmap & bits 0..=n) - 1],  n = address >> 8 & 63
+//! ```text
+//! word = directory[address >> 14]
+//! block at word:  bitmap (8 bytes) | leaves (2 bytes each) | blocks of divided /24s
+//! leaf = leaves[ones(bitmap & bits 0..=n) - 1],  n = address >> 8 & 63
+//! ```
 //!
 //! A worker looks a burst up in three steps, so that the cache misses of its packets overlap:
 //! [`Fib4::prefetch_dir`] for all; [`Fib4::dir`] and [`Fib4::prefetch_block`] for all;

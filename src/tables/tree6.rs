@@ -4,8 +4,10 @@
 //! a divided /64, the lower 64 bits). A tree is static: made in one piece, replaced as a whole. In
 //! it are two kinds of lines:
 //!
-//!     inner   7 bounds (8 bytes each) | distance of the children (4) | in the root: lines of it all (4)
-//!     leaf    6 bounds (8 bytes each) | 7 leaves (2 bytes each) | base of its references (2)
+//! ```text
+//! inner   7 bounds (8 bytes each) | distance of the children (4) | in the root: lines of it all (4)
+//! leaf    6 bounds (8 bytes each) | 7 leaves (2 bytes each) | base of its references (2)
+//! ```
 //!
 //! The child, or leaf, to take is the number of bounds below the address. So a bound is the last
 //! key *before* its part; it is stored with the sign bit turned, since AVX2 compares only signed
