@@ -1,0 +1,26 @@
+//! The lab: hosts and a router in network namespaces, the router being the sweepd that was built,
+//! on `xdp:` ports. What users do is done here: ping, traceroute, TCP and UDP through it, routes
+//! set with `ip`, interfaces that come and go, signals, and what can be wrong at the start.
+//!
+//! Needs root and the tools that `scripts/deps.sh` installs. Without, every test says `skipped`
+//! and passes, unless `SWEEPD_REQUIRE_LAB=1` asks for a failure. At the end of every test the
+//! packets in must be the sum of the verdicts, those held and those in transit.
+#![cfg(target_os = "linux")]
+
+mod changes;
+mod errors;
+mod life;
+mod net;
+mod sockets;
+mod through;
+mod trouble;
+
+/// Returns from a test where the lab cannot be made.
+macro_rules! needs_lab {
+    () => {
+        if !crate::net::is_possible() {
+            return;
+        }
+    };
+}
+pub(crate) use needs_lab;
