@@ -301,3 +301,30 @@ fn a_neighbour_that_fails_answers_the_packets_held_for_it() {
     assert_eq!(out.iter().map(|(p, f)| (*p, f[34], f[35])).collect::<Vec<_>>()[0], (0, 3, 1));
     assert_eq!(tube.verdicts(), [("forwarded", 1), ("neighbor_failed", 1)]);
 }
+
+#[test]
+fn an_icmp_error_waits_for_its_receiver_too() {
+    let mut tube = two_ports(1, [1, 1]);
+    let sender = "10.0.0.9".parse().unwrap();
+    for fails in [true, false] {
+        assert_eq!(tube.pass(0, &to_router(0, &Ip4::udp("10.0.0.9", "198.51.100.3", 1).ttl(1).build())), []);
+        let asked = ToKeeper::Resolve { port: 0, address: sender };
+        assert_eq!(tube.to_keeper.try_iter().collect::<Vec<_>>(), if fails { vec![asked] } else { vec![] });
+        assert_eq!(tube.stats.snapshot()[0].held, 0, "only received packets count as held");
+        if fails {
+            tube.links[0].send(ToWorker::Failed { port: 0, address: sender });
+            tube.settle();
+            assert_eq!(tube.arrived(0), [[0u8; 0]; 0], "no error about an error");
+        }
+    }
+    let known = tube.routes.hop(0, 9, 1500);
+    tube.routes.add("10.0.0.9/32", known);
+    tube.publish();
+    tube.settle();
+    tube.settle();
+    tube.check();
+    let out = tube.arrived(0);
+    assert_eq!(out.iter().map(|f| (f[34], f[35])).collect::<Vec<_>>(), [(11, 0)]);
+    assert_eq!(tube.stats.snapshot()[0].made, 1);
+    assert_eq!(tube.verdicts(), [("ttl_expired", 2)]);
+}

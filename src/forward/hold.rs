@@ -44,6 +44,8 @@ pub struct Meta {
     pub ip_offset: u16,
     /// Whether it is IPv6.
     pub is_ipv6: bool,
+    /// Whether it was made here, an ICMP error: no counter of received packets knows it.
+    pub made: bool,
 }
 
 /// A packet that has left the hold.
@@ -131,7 +133,7 @@ impl Hold {
             per_neighbor: limits.per_neighbor.clamp(1, cells.max(1)),
             cell_len: limits.cell_len.min(usize::from(u16::MAX)),
         };
-        let meta = Meta { from: 0, ip_offset: 0, is_ipv6: false };
+        let meta = Meta { from: 0, ip_offset: 0, is_ipv6: false, made: false };
         let (mut cell_links, mut neighbor_links) = (Links::new(cells), Links::new(cells));
         let (mut free, mut idle) = (Chain::EMPTY, Chain::EMPTY);
         for index in 0..cells as u16 {
@@ -417,7 +419,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn meta(from: PortId) -> Meta {
-        Meta { from, ip_offset: 14, is_ipv6: false }
+        Meta { from, ip_offset: 14, is_ipv6: false, made: false }
     }
 
     fn ip(last: u8) -> IpAddr {

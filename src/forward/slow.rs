@@ -3,7 +3,10 @@
 //! It is a complete forwarder of its own; the fast path only takes the plain packets away from
 //! it. Here a packet finds its verdict, and here ICMP errors, fragments and answers are made.
 
-use std::{net::IpAddr, time::Instant};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    time::Instant,
+};
 
 use crossbeam_channel::Sender;
 use netmap::Frame;
@@ -12,7 +15,7 @@ use super::{
     bucket::Bucket,
     builtin,
     handover::{CELL_BYTES, Exit, Origin},
-    hold::{Held, Hold, Limits, Meta},
+    hold::{Held, Hold, Limits, Meta, Pushed},
     icmp_error::{Icmp4Error, Icmp6Error},
     messages::ToKeeper,
     outputs::{Outputs, Sent},
@@ -165,18 +168,23 @@ impl Slow {
     fn hold(&mut self, context: &mut Context<'_>, frame: &[u8], found: Found, neighbor: IpAddr) -> Ending {
         let (port, now) = (found.hop.port, self.now());
         let is_ipv6 = frame[12..ETHERNET] == ethernet::IPV6.to_be_bytes();
-        let meta = Meta { from: context.port, ip_offset: ETHERNET as u16, is_ipv6 };
+        let meta = Meta { from: context.port, ip_offset: ETHERNET as u16, is_ipv6, made: false };
         let Ok(pushed) = self.hold.push((port, neighbor), frame, meta, now) else {
             return Verdict::HoldFull.into();
         };
+        self.pushed(context, pushed, port, neighbor);
+        Ending::Held
+    }
+
+    /// Does what the hold asks for when it has taken a packet.
+    fn pushed(&mut self, context: &Context<'_>, pushed: Pushed, port: PortId, address: IpAddr) {
         if let Some(displaced) = pushed.displaced {
             self.let_go(context, displaced, Verdict::HoldFull.into());
         }
         if pushed.ask {
             // A full channel means that the keeper is busy; the question comes again.
-            let _ = self.keeper.try_send(ToKeeper::Resolve { port, address: neighbor });
+            let _ = self.keeper.try_send(ToKeeper::Resolve { port, address });
         }
-        Ending::Held
     }
 
     /// Whether packets are held.
@@ -199,8 +207,8 @@ impl Slow {
     }
 
     /// Sends the IP packet of `len` bytes that stands in the scratch buffer behind the Ethernet
-    /// header. When the way back is not resolved it is asked for, and the packet is dropped: its
-    /// sender will give cause for another.
+    /// header, or holds it until its neighbour is known. Of the hold such packets take half at
+    /// most; above that they are dropped: their senders will give cause for others.
     fn send_made(
         &mut self,
         context: &mut Context<'_>,
@@ -216,10 +224,26 @@ impl Slow {
                 self.scratch[12..ETHERNET].copy_from_slice(&ethertype.to_be_bytes());
                 context.out.send(Exit::Wire(port), Origin::Made, &self.scratch[..ETHERNET + len]);
             }
-            Action::Resolve | Action::Glean => {
-                let _ = self.keeper.try_send(ToKeeper::Resolve { port, address: neighbor });
+            Action::Resolve | Action::Glean if self.hold.len() < Limits::default().cells / 2 => {
+                let is_ipv6 = ethertype == ethernet::IPV6;
+                let meta = Meta { from: context.port, ip_offset: ETHERNET as u16, is_ipv6, made: true };
+                let (frame, now) = (&self.scratch[..ETHERNET + len], self.now());
+                let Ok(pushed) = self.hold.push((port, neighbor), frame, meta, now) else { return };
+                self.pushed(context, pushed, port, neighbor);
             }
             _ => {}
+        }
+    }
+
+    /// Sends a packet of ours that was held, the first `len` bytes of the scratch buffer. One whose
+    /// neighbour has not been found is dropped: nobody is told of an error about an error.
+    fn send_held(&mut self, context: &mut Context<'_>, len: usize, is_ipv6: bool) {
+        let Some(packet) = self.scratch.get(ETHERNET..len) else { return };
+        let Some(found) = context.find(packet, is_ipv6) else { return };
+        if found.action == Action::Forward {
+            let ethertype = if is_ipv6 { ethernet::IPV6 } else { ethernet::IPV4 };
+            // By a resolved next hop the neighbour does not matter.
+            self.send_made(context, found, Ipv4Addr::UNSPECIFIED.into(), len - ETHERNET, ethertype);
         }
     }
 
@@ -281,8 +305,13 @@ impl Slow {
         for _ in 0..Limits::default().cells {
             let Some(held) = self.hold.take(port, address) else { break };
             let (len, meta) = (held.frame.len(), held.meta);
-            copy[..len].copy_from_slice(held.frame);
             context.port = meta.from;
+            if meta.made {
+                self.scratch[..len].copy_from_slice(held.frame);
+                self.send_held(context, len, meta.is_ipv6);
+                continue;
+            }
+            copy[..len].copy_from_slice(held.frame);
             let ending = end(self, context, &mut copy[..len]);
             self.let_go(context, meta, ending);
         }
@@ -290,6 +319,9 @@ impl Slow {
 
     /// Counts a packet that is no longer held.
     fn let_go(&mut self, context: &Context<'_>, meta: Meta, ending: Ending) {
+        if meta.made {
+            return;
+        }
         let block = &context.blocks[usize::from(meta.from)];
         block.held.sub(1);
         ending.count(block);
@@ -312,12 +344,17 @@ impl<'a> Context<'a> {
     /// Whether a held packet would go on now.
     fn has_resolved(&self, held: &Held<'_>) -> bool {
         let packet = &held.frame[usize::from(held.meta.ip_offset).min(held.frame.len())..];
-        let found = if held.meta.is_ipv6 {
+        self.find(packet, held.meta.is_ipv6)
+            .is_none_or(|f| !matches!(f.action, Action::Resolve | Action::Glean))
+    }
+
+    /// The next hop towards an IP packet's destination; none for a packet that is malformed.
+    fn find(&self, packet: &[u8], is_ipv6: bool) -> Option<Found> {
+        if is_ipv6 {
             wire::ipv6::parse(packet).ok().map(|p| self.find6(p.header.destination(), &p))
         } else {
             wire::ipv4::parse(packet).ok().map(|p| self.find4(p.header.destination(), &p))
-        };
-        found.is_none_or(|f| !matches!(f.action, Action::Resolve | Action::Glean))
+        }
     }
 
     fn port(&self) -> &'a PortTable {

@@ -83,7 +83,7 @@ impl Work {
             }
             ToKeeper::PortGone { port, reason } => {
                 let device = self.ports.get(usize::from(port)).map_or("?", |port| &port.device);
-                log::error!("{device}: the device is gone: {reason}");
+                log::debug!("{device}: the device is gone: {reason}");
                 self.rib.port_gone(port);
                 let _ = self.notices.send(Notice::PortGone { port, reason });
             }
