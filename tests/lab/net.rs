@@ -14,6 +14,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use sweepd::stats::read::{PortTotals, StatsReader};
 use tempfile::TempDir;
 
@@ -87,6 +88,16 @@ pub struct Lab {
     name: String,
     hosts: u32,
     pub dir: TempDir,
+    _turn: Turn,
+}
+
+/// Tests that measure times take it for themselves, all others share it.
+static TURNS: RwLock<()> = RwLock::new(());
+
+/// Held for a lab's life, for nothing but its end.
+enum Turn {
+    Shared { _guard: RwLockReadGuard<'static, ()> },
+    Alone { _guard: RwLockWriteGuard<'static, ()> },
 }
 
 impl Lab {
@@ -95,14 +106,24 @@ impl Lab {
         Self::with_queues(&vec![1; hosts as usize])
     }
 
+    /// With so many hosts, and no other lab at the same time.
+    pub fn alone(hosts: u32) -> Self {
+        Self::make(&vec![1; hosts as usize], Turn::Alone { _guard: TURNS.write() })
+    }
+
     /// With a host for each number: that of the queues of its router's port.
     pub fn with_queues(queues: &[u32]) -> Self {
+        Self::make(queues, Turn::Shared { _guard: TURNS.read_recursive() })
+    }
+
+    fn make(queues: &[u32], turn: Turn) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let lab = Self {
             name: format!("lab{}_{number}", std::process::id()),
             hosts: queues.len() as u32,
             dir: tempfile::tempdir().unwrap(),
+            _turn: turn,
         };
         for ns in lab.all() {
             sh(&format!("ip netns add {ns} && ip -n {ns} link set lo up")).ok();
