@@ -172,7 +172,7 @@ impl Keeper {
             Some(follow) => Some(Follower::start(follow).map_err(KeeperError::Kernel)?),
             None => None,
         };
-        if follower.is_some() {
+        if follower.is_some() && config.ports.iter().any(|port| port.spec.interface.is_some()) {
             super::advice::log_forwarding();
         }
         let work = Work::new(config, publisher, workers, notices, follower, ready);

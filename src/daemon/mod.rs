@@ -21,7 +21,13 @@ use netmap::{
 
 use crate::{
     config::{Config, Idle},
-    control::{Keeper, KeeperConfig, KeeperError, KeeperPort, Notice, WorkerLine, rib::PortSpec, setup},
+    control::{
+        Keeper, KeeperConfig, KeeperError, KeeperPort, Notice, WorkerLine,
+        requests::Answerer,
+        rib::PortSpec,
+        setup,
+        socket::{Bound, CONTROL_SOCKET, ControlSocket, SocketError},
+    },
     forward::{
         assembly::{Assembly, assemble, default_workers},
         idle::Patience,
@@ -54,6 +60,9 @@ pub enum DaemonError {
     /// The keeper cannot start.
     #[error(transparent)]
     Keeper(#[from] KeeperError),
+    /// The control socket cannot be had.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
     /// The runtime directory cannot be made.
     #[error("cannot make {path} ({source}); make it, or set [daemon] runtime_dir")]
     RuntimeDir {
@@ -93,7 +102,9 @@ pub enum Counters {
 
 /// A running daemon. Dropping it stops it.
 pub struct Daemon {
-    // In the order in which they must end: packets stop before the devices close.
+    // In the order in which they must end: nobody asks any more, then packets stop, then the
+    // devices close.
+    control: Option<ControlSocket>,
     workers: threads::Workers,
     keeper: Keeper,
     stats: Arc<StatsFile>,
@@ -108,6 +119,7 @@ impl Daemon {
     pub fn start(config: &Config, counters: Counters, follow_kernel: bool) -> Result<Self, DaemonError> {
         let available = std::thread::available_parallelism().map_or(1, |n| n.get());
         check_cores(config, core_count())?;
+        let socket = open_socket(config, counters)?;
         let ports = open_ports(config)?;
         let count = match &config.daemon.cpus {
             Some(cpus) => cpus.len().max(1),
@@ -158,7 +170,10 @@ impl Daemon {
             names.len(),
             if count == 1 { "worker" } else { "workers" }
         );
-        Ok(Self { workers, keeper, stats: Arc::new(stats), notices })
+        let stats = Arc::new(stats);
+        let answerer = Answerer { queries: keeper.queries(), stats: stats.clone() };
+        let control = socket.map(|socket| socket.serve(answerer)).transpose()?;
+        Ok(Self { control, workers, keeper, stats, notices })
     }
 
     /// What the daemon has to say: ports that went away, captures that ended.
@@ -201,7 +216,8 @@ impl Daemon {
 
     /// Stops: packets first, then the devices are closed. Gives the last counters.
     pub fn stop(self) -> Vec<PortTotals> {
-        let Self { mut workers, keeper, stats, notices } = self;
+        let Self { control, mut workers, keeper, stats, notices } = self;
+        drop(control);
         workers.stop();
         drop(notices);
         let controls = keeper.stop();
@@ -242,6 +258,15 @@ fn open_ports(config: &Config) -> Result<Vec<Port>, DaemonError> {
     Ok(ports)
 }
 
+/// Takes the control socket's name, before any port is touched: only one daemon can have it.
+fn open_socket(config: &Config, counters: Counters) -> Result<Option<Bound>, DaemonError> {
+    if counters == Counters::Memory {
+        return Ok(None);
+    }
+    make_runtime_dir(&config.daemon.runtime_dir)?;
+    Ok(Some(Bound::new(&config.daemon.runtime_dir.join(CONTROL_SOCKET))?))
+}
+
 fn open_counters(
     config: &Config,
     counters: Counters,
@@ -251,7 +276,6 @@ fn open_counters(
     if counters == Counters::Memory {
         return Ok(StatsFile::anonymous(names, workers)?);
     }
-    make_runtime_dir(&config.daemon.runtime_dir)?;
     Ok(StatsFile::create(&config.daemon.runtime_dir.join(STATS_FILE), names, workers)?)
 }
 
@@ -259,7 +283,7 @@ fn open_counters(
 ///
 /// # Errors
 /// [`DaemonError::RuntimeDir`].
-pub fn make_runtime_dir(path: &Path) -> Result<(), DaemonError> {
+fn make_runtime_dir(path: &Path) -> Result<(), DaemonError> {
     std::fs::create_dir_all(path).map_err(|source| DaemonError::RuntimeDir { path: path.to_owned(), source })
 }
 

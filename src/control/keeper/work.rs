@@ -184,6 +184,7 @@ impl Work {
             self.look_for_gateways(now);
             self.forget_the_silent(now);
             self.report_unparsed();
+            self.tend();
         }
         self.search(now);
         self.list(now);
@@ -327,6 +328,16 @@ impl Work {
             Err(e) => {
                 log::debug!("still no news from the kernel: {e}");
                 self.reopen_at = Some(now + REOPEN);
+            }
+        }
+    }
+
+    /// Has the devices' settings looked after; a device that is gone is told once by its name.
+    fn tend(&mut self) {
+        for (id, port) in (0..).zip(&mut self.ports) {
+            if let Err(e) = port.control.tend() {
+                // Nobody hears it only when the daemon ends.
+                let _ = self.notices.send(Notice::PortGone { port: id, reason: e.to_string() });
             }
         }
     }
