@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use sweepd_bench::{lookup, sweep};
+use sweepd_bench::{lookup, r530, sweep};
 
 /// Benchmarks of sweepd
 #[derive(Parser)]
@@ -16,6 +16,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Benchmark {
     Lookup(lookup::Lookup),
+    R530(r530::R530),
     /// Measure the worker's loop against one that takes one packet after the other
     Loop,
 }
@@ -23,6 +24,7 @@ enum Benchmark {
 fn main() -> ExitCode {
     let result = match Cli::parse().benchmark {
         Benchmark::Lookup(lookup) => lookup.run(),
+        Benchmark::R530(r530) => r530.run(),
         Benchmark::Loop => sweep::run(),
     };
     match result {

@@ -181,7 +181,7 @@ impl Rig {
         }
         let names: Vec<String> = (0..=OUT_PORTS).map(|id| format!("p{id}")).collect();
         let stats = StatsFile::anonymous(&names, 1).map_err(io::Error::other)?;
-        let (publisher, readers) = Publisher::try_new(|| tables(&names, routes, routes6), 1)?;
+        let (publisher, readers) = Publisher::try_new(|| named_tables(&names, routes, routes6), 1)?;
         let (keeper, _) = crossbeam_channel::bounded(64);
         let mut assembly = assemble(ports, None, &stats, readers, &keeper, Patience::Spin)?;
         let worker = assembly.workers.remove(0);
@@ -208,8 +208,17 @@ impl Rig {
     }
 }
 
-/// Tables for the rig: port 0 receives, the next hops lead to the others in turn.
-fn tables(names: &[String], routes: &Prefixes4, routes6: &Prefixes6) -> io::Result<Tables> {
+/// Tables as the rig has them.
+///
+/// # Errors
+/// When there is not enough memory.
+pub fn tables(routes: &Prefixes4, routes6: &Prefixes6) -> io::Result<Tables> {
+    let names: Vec<String> = (0..=OUT_PORTS).map(|id| format!("p{id}")).collect();
+    named_tables(&names, routes, routes6)
+}
+
+/// Port 0 receives, the next hops lead to the others in turn.
+fn named_tables(names: &[String], routes: &Prefixes4, routes6: &Prefixes6) -> io::Result<Tables> {
     let mut tables = Tables::new()?;
     for (id, name) in names.iter().enumerate() {
         let id = id as u8;

@@ -3,20 +3,15 @@
 
 use std::io;
 
-use netmap::{RxRing, TxRing};
 use sweepd::{
-    forward::burst::Burst,
-    tables::{
-        Tables,
-        prefixes::{Prefixes4, Prefixes6},
-    },
-    wire::ipv4,
+    forward::{burst::Burst, worker::Worker},
+    tables::prefixes::{Prefixes4, Prefixes6},
 };
 
 use crate::{
     cycles::{self, Spread},
-    rig::{Headers, MAC, Rig},
-    stepper, traffic,
+    rig::{Headers, Rig},
+    single, stepper, traffic,
 };
 
 /// Packets in a sweep.
@@ -95,7 +90,7 @@ fn measure(rig: &mut Rig, prefixes: &Prefixes4, flows: usize, headers: Headers) 
         assert_eq!(swept.packets, SWEEP);
         rig.refill(SWEEP);
         let start = cycles::now();
-        let sent = one_at_a_time(rig);
+        let sent = one_at_a_time(&mut rig.worker);
         let took_single = cycles::now() - start;
         assert_eq!(sent, SWEEP);
         if round >= ROUNDS / 10 {
@@ -117,62 +112,10 @@ fn instructions(rig: &mut Rig) -> io::Result<stepper::Counts> {
     })
 }
 
-/// The same work on one packet after the other: what a router without bursts does. It takes the
-/// tables once a sweep as well; only the order of the work differs.
+/// Kept out of line, so that both loops are calls.
 #[inline(never)]
-fn one_at_a_time(rig: &mut Rig) -> u32 {
-    let tables = rig.worker.reader.sweep();
-    let input = &mut rig.worker.inputs[0];
-    let (own, wire) = (&mut rig.worker.out.own, &rig.worker.out.wire);
-    let n = input.queue.ring.available();
-    let mut sent = 0;
-    for k in 0..n {
-        let slot = input.queue.ring.index(k);
-        if let Some((port, len)) = forward_one(&input.queue.ring, slot, tables)
-            && let sweepd::forward::outputs::Way::Own(at) = wire[usize::from(port)]
-        {
-            let output: &mut TxRing = &mut own[usize::from(at)].queue.ring;
-            sent += u32::from(output.forward(&input.queue.ring, slot, len));
-        }
-    }
-    input.queue.ring.advance(n);
-    for output in own.iter_mut() {
-        output.queue.sync().expect("the rig's devices do not fail");
-    }
-    rig.worker.reader.quiescent();
-    sent
-}
-
-#[inline(always)]
-fn forward_one(ring: &RxRing, slot: u32, tables: &Tables) -> Option<(u16, u32)> {
-    // SAFETY: the slot lies between head and tail, and its frame ends with this function.
-    let mut frame = unsafe { ring.frame(slot) }?;
-    let len = frame.len() as usize;
-    let head = frame.first::<34>()?;
-    let ip: &[u8; 20] = head[14..].try_into().expect("34 - 14 = 20");
-    let total = u16::from_be_bytes([ip[2], ip[3]]);
-    let plain = head[..6] == MAC
-        && head[12..15] == [0x08, 0x00, 0x45]
-        && total >= 20
-        && usize::from(total) + 14 <= len
-        && ip[8] > 1
-        && !matches!(ip[12], 0 | 127 | 224..)
-        && !tables.local.may_contain4(u32::from_be_bytes([ip[12], ip[13], ip[14], ip[15]]))
-        && ipv4::header_sum_ok(ip);
-    if !plain {
-        return None;
-    }
-    let destination = u32::from_be_bytes([ip[16], ip[17], ip[18], ip[19]]);
-    let hop = tables.next_hop(tables.fib4.lookup(destination));
-    if total > hop.max_len {
-        return None;
-    }
-    head[..12].copy_from_slice(&hop.macs);
-    head[22] -= 1;
-    let sum = u32::from(!u16::from_be_bytes([head[24], head[25]])) + 0xfeff;
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    [head[24], head[25]] = sum.to_be_bytes();
-    Some((hop.port, u32::from(total) + 14))
+fn one_at_a_time(worker: &mut Worker) -> u32 {
+    single::sweep(worker, single::by_tables)
 }
 
 fn table(routes: usize) -> Prefixes4 {

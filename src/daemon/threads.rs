@@ -76,16 +76,22 @@ impl Drop for Workers {
 }
 
 /// Binds the calling thread to `core`.
+///
+/// # Errors
+/// The system's: there is no such core, or this process may not use it.
 #[cfg(target_os = "linux")]
-fn pin(core: usize) -> io::Result<()> {
+pub fn pin(core: usize) -> io::Result<()> {
     let mut set = nix::sched::CpuSet::new();
     set.set(core)?;
     Ok(nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set)?)
 }
 
 /// Binds the calling thread to `core`.
+///
+/// # Errors
+/// The system's: there is no such core, or this process may not use it.
 #[cfg(target_os = "freebsd")]
-fn pin(core: usize) -> io::Result<()> {
+pub fn pin(core: usize) -> io::Result<()> {
     if core >= libc::CPU_SETSIZE as usize {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -100,8 +106,11 @@ fn pin(core: usize) -> io::Result<()> {
 }
 
 /// Binds the calling thread to `core`.
+///
+/// # Errors
+/// The system's: there is no such core, or this process may not use it.
 #[cfg(not(any(target_os = "linux", target_os = "freebsd")))]
-fn pin(_core: usize) -> io::Result<()> {
+pub fn pin(_core: usize) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
