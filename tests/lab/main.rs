@@ -9,6 +9,7 @@
 
 mod changes;
 mod errors;
+mod kernel;
 mod life;
 mod net;
 mod sockets;

@@ -207,8 +207,12 @@ impl Lab {
 
     /// Writes a configuration with all ports, `daemon` among the keys of `[daemon]`, and `more`.
     pub fn configure(&self, daemon: &str, more: &str) -> PathBuf {
+        self.configure_ports(self.hosts, daemon, more)
+    }
+
+    fn configure_ports(&self, ports: u32, daemon: &str, more: &str) -> PathBuf {
         let mut text = format!("[daemon]\nruntime_dir = {:?}\n{daemon}\n", self.runtime_dir());
-        for n in 1..=self.hosts {
+        for n in 1..=ports {
             text += &format!("[[port]]\nname = \"p{n}\"\ndevice = \"xdp:p{n}\"\n");
         }
         self.configuration(&(text + more))
@@ -235,6 +239,18 @@ impl Lab {
     #[track_caller]
     pub fn start_with(&self, daemon: &str, more: &str) -> Router {
         self.configure(daemon, more);
+        self.start_configured()
+    }
+
+    /// As [`Lab::start`], on the first ports alone; the other interfaces are the kernel's.
+    #[track_caller]
+    pub fn start_ports(&self, ports: u32) -> Router {
+        self.configure_ports(ports, "", "");
+        self.start_configured()
+    }
+
+    #[track_caller]
+    fn start_configured(&self) -> Router {
         let mut router = self.launch("");
         wait_for("sweepd forwards", || {
             assert!(router.child.try_wait().unwrap().is_none(), "it ended: {}", router.log());
