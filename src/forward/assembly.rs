@@ -16,6 +16,7 @@ use super::{
     messages::{ToKeeper, ToWorker},
     outputs::{Output, Outputs, Peer, Way},
     slow::Slow,
+    sums::Samples,
     used::Used,
     worker::{Input, Worker},
 };
@@ -223,7 +224,15 @@ fn own(way: &mut Way, at: u16) {
 impl Worker {
     fn add_input(&mut self, port: PortId, wire: bool, queue: netmap::RxQueue) {
         let block = self.blocks[usize::from(port)].clone();
-        self.inputs.push(Input { port, wire, queue, block, dead: false, chain: false });
+        self.inputs.push(Input {
+            port,
+            wire,
+            queue,
+            block,
+            dead: false,
+            chain: false,
+            sums: Samples::default(),
+        });
     }
 
     fn add_output(&mut self, port: PortId, wire: bool, queue: TxQueue) -> u16 {

@@ -203,6 +203,11 @@ impl Burst {
         self.len > 0
     }
 
+    /// The first of the packets taken.
+    pub fn first(&self) -> Option<&Frame> {
+        self.frames[..self.taken].first()
+    }
+
     /// Number of packets in this burst.
     #[inline(always)]
     pub fn len(&self) -> usize {

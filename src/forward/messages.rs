@@ -47,6 +47,12 @@ pub enum ToKeeper {
         /// Their ids.
         next_hops: Vec<crate::tables::NextHopId>,
     },
+    /// TCP arrives on `port` with checksums that are wrong again and again; said once by each of
+    /// the port's rings.
+    WrongSums {
+        /// The port.
+        port: PortId,
+    },
     /// The device behind `port` is gone.
     PortGone {
         /// Which.

@@ -19,6 +19,7 @@ pub mod parse;
 pub mod rewrite;
 pub mod route;
 pub mod slow;
+pub mod sums;
 pub mod used;
 pub mod verdict;
 pub mod worker;

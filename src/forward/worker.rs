@@ -21,6 +21,7 @@ use super::{
     rewrite::rewrite,
     route::route,
     slow::{Context, Slow},
+    sums::Samples,
     used::Used,
     verdict::Verdict,
 };
@@ -46,6 +47,8 @@ pub struct Input {
     pub dead: bool,
     /// The last slot's packet goes on in the next one.
     pub chain: bool,
+    /// Whether TCP comes with right checksums.
+    pub sums: Samples,
 }
 
 /// All that one worker owns.
@@ -128,6 +131,9 @@ impl Worker {
                 continue;
             }
             let taken = burst.take(&input.queue.ring, &mut input.chain);
+            if input.sums.is_due(taken) && input.wire {
+                look_at_sums(burst, input, tables, keeper);
+            }
             while burst.advance() {
                 if input.wire {
                     let mut context = Context { tables, generation, out, port: input.port, blocks };
@@ -234,6 +240,16 @@ impl Input {
                 false
             }
         }
+    }
+}
+
+/// Takes a sample of the packets just taken.
+#[cold]
+fn look_at_sums(burst: &Burst, input: &mut Input, tables: &Tables, keeper: &ToKeeperChannel<ToKeeper>) {
+    let Some(table) = tables.ports.get(usize::from(input.port)) else { return };
+    if burst.first().is_some_and(|frame| input.sums.look(frame.bytes(), &table.mac)) {
+        // A full channel means that the keeper is busy; then it is not said.
+        let _ = keeper.try_send(ToKeeper::WrongSums { port: input.port });
     }
 }
 

@@ -1,10 +1,13 @@
 //! What goes through the router, and what is the router's own.
 
-use std::net::{TcpListener, TcpStream};
+use std::{
+    net::{TcpListener, TcpStream},
+    time::Duration,
+};
 
 use crate::{
     needs_lab,
-    net::{Lab, Router, wait_for},
+    net::{Lab, Router, SOON, SWEEPD, sh, wait_for},
     sockets::{Receiver, connect, exchange, missing_and_double, send_numbers},
 };
 
@@ -158,12 +161,55 @@ fn stat_shows_what_goes_through() {
     let router = lab.start();
     let config = lab.dir.path().join("sweepd.toml");
     let pings = lab.host_starts(1, "ping -i 0.01 -c 400 10.0.2.2");
-    let text =
-        crate::net::sh(&format!("{} stat -w 1 -q 2 --config {}", crate::net::SWEEPD, config.display())).ok();
+    let text = sh(&format!("{} stat -w 1 -q 2 --config {}", SWEEPD, config.display())).ok();
     drop(pings);
     let last: Vec<u64> =
         text.lines().last().unwrap().split_whitespace().map(|number| number.parse().unwrap()).collect();
     // Packets in and out of two ports: each echo and its reply are one each.
     assert!(last[0] >= 20 && last[4] >= 20, "{text}");
+    router.stop();
+}
+
+#[test]
+fn unfinished_checksums_are_told_with_the_command_that_helps() {
+    needs_lab!();
+    let lab = Lab::new(2);
+    let router = lab.start();
+    lab.host(1, "ethtool -K eth0 tx on").ok();
+    let listener = lab.in_host(2, || TcpListener::bind("10.0.2.2:0").unwrap());
+    let to = listener.local_addr().unwrap();
+    let dial = |patience| lab.in_host(1, || TcpStream::connect_timeout(&to, patience));
+    for _ in 0..4 {
+        assert!(dial(Duration::from_millis(200)).is_err(), "the checksums were right after all");
+    }
+    wait_for("the log says why", || router.log().contains("port p1: TCP arrives with wrong checksums"));
+    let said = router.log().matches("ethtool -K").count();
+    lab.host(1, "ethtool -K eth0 tx off").ok();
+    dial(SOON).unwrap();
+    assert_eq!(said, 1);
+    router.stop();
+}
+
+#[test]
+fn show_tells_what_is_there() {
+    needs_lab!();
+    let lab = Lab::new(2);
+    let router = lab.start();
+    lab.router("ip route add 192.0.2.0/24 via 10.0.2.2").ok();
+    lab.host(1, "ping -c 2 -i 0.2 -W 2 10.0.2.2").ok();
+    let show = |what: &str| {
+        sh(&format!("{SWEEPD} show {what} --config {}", lab.dir.path().join("sweepd.toml").display())).ok()
+    };
+    wait_for("the route is there", || show("routes").contains("192.0.2.0/24"));
+    let text = show("routes 192.0.2.9");
+    assert!(text.contains("192.0.2.0/24") && text.contains("10.0.2.2"), "{text}");
+    let text = show("ports");
+    assert!(text.contains("p1") && text.contains("xdp:p2"), "{text}");
+    let text = show("neighbors");
+    assert!(text.contains("10.0.1.2") && text.contains("10.0.2.2"), "{text}");
+    let verdicts: serde_json::Value = serde_json::from_str(&show("verdicts --json")).unwrap();
+    assert!(verdicts["forwarded"].as_u64().unwrap() >= 4, "{verdicts}");
+    let tables: serde_json::Value = serde_json::from_str(&show("tables --json")).unwrap();
+    assert!(tables["fib4_prefixes"].as_u64().unwrap() >= 3, "{tables}");
     router.stop();
 }

@@ -81,6 +81,7 @@ impl Work {
                     }
                 }
             }
+            ToKeeper::WrongSums { port } => self.warn_of_sums(port),
             ToKeeper::PortGone { port, reason } => {
                 let device = self.ports.get(usize::from(port)).map_or("?", |port| &port.device);
                 log::debug!("{device}: the device is gone: {reason}");
@@ -114,6 +115,19 @@ impl Work {
             mark: 0,
         };
         self.rib.set_neighbor(own_index(port), address, neighbor);
+    }
+
+    /// The peer leaves its checksums to a device that is not there.
+    fn warn_of_sums(&mut self, port: PortId) {
+        // Each of the port's rings finds out by itself.
+        if !self.told_sums.insert(port) {
+            return;
+        }
+        let name = self.rib.port(port).map_or("?", |port| &port.name);
+        log::warn!(
+            "port {name}: TCP arrives with wrong checksums, and its receivers will discard it; a veth's \
+             peer or a virtual machine leaves them unfinished: run `ethtool -K DEVICE tx off` there"
+        );
     }
 
     /// Someone else on the link uses an address of ours.

@@ -1,6 +1,9 @@
 //! What the keeper's thread does: the batches, the publications and the listings.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 use crossbeam_channel::{Receiver, Sender, never, select};
 use netmap::device::PortControl;
@@ -16,7 +19,7 @@ use crate::{
         rib::Rib,
     },
     forward::{messages::ToKeeper, verdict::Verdict},
-    tables::{IcmpLimit, Tables, publish::Publisher},
+    tables::{IcmpLimit, PortId, Tables, publish::Publisher},
 };
 
 /// Shortest and longest time between two listings that were not planned; in between it is
@@ -62,6 +65,8 @@ pub(super) struct Work {
     pub(super) behind: bool,
     pub(super) reopen_at: Option<Instant>,
     pub(super) unparsed: u64,
+    /// Ports whose wrong TCP checksums have been told.
+    pub(super) told_sums: HashSet<PortId>,
 }
 
 impl Work {
@@ -108,6 +113,7 @@ impl Work {
             behind: false,
             reopen_at: None,
             unparsed: 0,
+            told_sums: HashSet::new(),
         }
     }
 
