@@ -45,11 +45,25 @@ pub enum AttachMode {
     Native = 4,
 }
 
+/// The verifier gives up when a signal comes (`EAGAIN`); so often it is asked again.
+const TRIES: u32 = 10;
+
 fn bpf<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::c_int> {
-    // SAFETY: the kernel reads and writes at most size_of::<T>() bytes of the attributes, and what
-    // they point to is alive by each caller's construction.
-    let r = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<T>()) };
-    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(r as libc::c_int) }
+    let mut attempt = || {
+        // SAFETY: the kernel reads and writes at most size_of::<T>() bytes of the attributes, and
+        // what they point to is alive by each caller's construction.
+        let r = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<T>()) };
+        if r < 0 { Err(io::Error::last_os_error()) } else { Ok(r as libc::c_int) }
+    };
+    let was_interrupted =
+        |e: &io::Error| matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
+    for _ in 1..TRIES {
+        match attempt() {
+            Err(e) if was_interrupted(&e) => {}
+            other => return other,
+        }
+    }
+    attempt()
 }
 
 fn descriptor<T>(command: libc::c_int, attributes: &mut T) -> io::Result<OwnedFd> {
