@@ -40,6 +40,7 @@ pub fn apply(tables: &mut Tables, rib: &Rib, changes: &Changes, whole: bool) -> 
     }
     if changes.local {
         tables.local = rib.local().into_iter().collect();
+        rib.for_host().into_iter().for_each(|address| tables.local.watch(address));
     }
     let (v4, v6) = (&rib.v4().installed, &rib.v6().installed);
     let done4 = if whole || is_many(changes.prefixes4.len(), v4.len()) {

@@ -4,7 +4,7 @@
 
 mod advice;
 mod apply;
-mod buckets;
+pub mod buckets;
 mod follower;
 pub mod keeper;
 pub mod kernel;

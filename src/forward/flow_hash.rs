@@ -5,7 +5,10 @@
 //! for IPv6 (RFC 6437, RFC 6438). Every router has a seed of its own, so that routers in a row do
 //! not all choose alike.
 
-use crate::wire::{ipv4::Ipv4, ipv6::Ipv6};
+use crate::wire::{
+    ipv4::{self as wire4, Ipv4},
+    ipv6::{self as wire6, Ipv6},
+};
 
 /// Mixes `word` into `hash`; the multiplier is the 64-bit golden ratio, made odd.
 #[inline(always)]
@@ -29,6 +32,16 @@ pub fn ipv4(seed: u64, packet: &Ipv4<'_>) -> u32 {
     finish(mix(mix(seed, addresses), u64::from(header.protocol) << 32 | u64::from(ports)))
 }
 
+/// The hash of the flow of the IPv4 packet that begins here; 0 when it is malformed.
+pub fn of_ipv4(seed: u64, bytes: &[u8]) -> u32 {
+    wire4::parse(bytes).map_or(0, |packet| ipv4(seed, &packet))
+}
+
+/// The hash of the flow of the IPv6 packet that begins here; 0 when it is malformed.
+pub fn of_ipv6(seed: u64, bytes: &[u8]) -> u32 {
+    wire6::parse(bytes).map_or(0, |packet| ipv6(seed, &packet))
+}
+
 /// The hash of an IPv6 packet's flow.
 pub fn ipv6(seed: u64, packet: &Ipv6<'_>) -> u32 {
     let halves = |a: std::net::Ipv6Addr| {
@@ -44,7 +57,6 @@ pub fn ipv6(seed: u64, packet: &Ipv6<'_>) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{ipv4 as wire4, ipv6 as wire6};
 
     fn packet4(source: u32, port: u16, flags_offset: u16) -> Vec<u8> {
         let mut p = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0];

@@ -135,6 +135,12 @@ impl Sender {
         true
     }
 
+    /// How many frames can still be pushed.
+    pub fn room(&mut self) -> usize {
+        self.emptied = self.shared.emptied.0.load(Ordering::Acquire);
+        (CELLS - self.filled.wrapping_sub(self.emptied)) as usize
+    }
+
     /// Shows the receiver what was pushed. Gives whether that was anything.
     pub fn publish(&mut self) -> bool {
         // Only the producer writes `filled`, so its own load needs no order.
@@ -207,9 +213,11 @@ mod tests {
     #[test]
     fn a_full_ring_refuses_and_what_is_not_published_is_not_seen() {
         let (mut to, mut from) = ring();
-        for _ in 0..CELLS {
+        for n in 0..CELLS {
+            assert_eq!(to.room(), (CELLS - n) as usize);
             assert!(to.push(Exit::Host(1), Origin::Made, &[1, 2]));
         }
+        assert_eq!(to.room(), 0);
         assert!(!to.push(Exit::Host(1), Origin::Made, &[1, 2]));
         assert!(from.is_empty());
         assert!(to.publish());

@@ -175,7 +175,9 @@ pub fn ipv4_error(
     Some(len)
 }
 
-fn may_answer4(packet: &ipv4::Ipv4, link: Link) -> bool {
+/// Whether an error about `packet`, which passed the header checks, may be sent at all: RFC 1812
+/// section 4.3.2.7. Cheap, so that it can be asked before the token bucket.
+pub fn may_answer4(packet: &ipv4::Ipv4<'_>, link: Link) -> bool {
     let destination = packet.header.destination();
     // A message of a type unknown here might report an error: silence cannot make a loop.
     let about_icmp = packet.header.protocol == ipv4::ICMP;
@@ -224,7 +226,9 @@ pub fn ipv6_error(
     Some(len)
 }
 
-fn may_answer6(packet: &ipv6::Ipv6, error: Icmp6Error, link: Link) -> bool {
+/// Whether `error` about `packet` may be sent at all: RFC 4443 section 2.4 (e). Cheap, so that it can
+/// be asked before the token bucket.
+pub fn may_answer6(packet: &ipv6::Ipv6<'_>, error: Icmp6Error, link: Link) -> bool {
     let (source, destination) = (packet.header.source(), packet.header.destination());
     let to_group = link == Link::Group || destination.is_multicast();
     let from_one = !source.is_unspecified() && !source.is_multicast() && !source.is_loopback();

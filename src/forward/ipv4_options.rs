@@ -1,8 +1,11 @@
 //! The options of an IPv4 header (RFC 791 section 3.1): told apart, and which of them concern a
 //! router (RFC 1812 sections 4.2.2.1 and 5.2.4).
 //!
-//! A source route is found here so that it can be refused, the default; options that nobody here
-//! knows, router alert among them, travel on untouched.
+//! A source route is found here so that it can be refused, the default; record route and timestamp
+//! get their entries; options that nobody here knows, router alert among them, travel on untouched.
+
+use std::net::Ipv4Addr;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Option: the end of the list, one byte.
 pub const END: u8 = 0;
@@ -97,11 +100,156 @@ pub fn has_source_route(bytes: &[u8]) -> bool {
         .any(|option| option.is_ok_and(|o| matches!(o.kind, LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE)))
 }
 
+/// What a router enters into a packet's options.
+pub struct Here<'a> {
+    /// The address of the port that the packet leaves by; nothing is entered without one.
+    pub address: Option<Ipv4Addr>,
+    /// Whether an address is one of the router's.
+    pub is_ours: &'a dyn Fn(Ipv4Addr) -> bool,
+    /// Milliseconds since midnight UT.
+    pub time: u32,
+}
+
+/// Milliseconds since midnight UT, by the system's clock.
+pub fn milliseconds_of_the_day() -> u32 {
+    const DAY: u128 = 86_400_000;
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| (since.as_millis() % DAY) as u32)
+}
+
+/// Makes the entries in a forwarded packet's options (the bytes behind the header's fixed part)
+/// that their sender asks of routers: record route and timestamp (RFC 791 section 3.1, RFC 1812
+/// sections 5.3.13.5 and 5.3.13.6). All else stays as it is; the header's checksum is left to the
+/// caller.
+///
+/// # Errors
+/// Where the options are wrong, in bytes from their start: an option of a length that cannot be,
+/// or one of the two without room for what it announces. The packet is then to be discarded;
+/// nothing behind that place has been changed.
+pub fn record(bytes: &mut [u8], here: &Here<'_>) -> Result<(), usize> {
+    let mut at = 0;
+    loop {
+        let mut walk = Options { all: bytes, at };
+        let (kind, offset, len) = match walk.next() {
+            None => return Ok(()),
+            Some(Err(wrong)) => return Err(wrong.offset + 1),
+            Some(Ok(option)) => (option.kind, option.offset, option.bytes.len()),
+        };
+        at = walk.at;
+        let option = &mut bytes[offset..offset + len];
+        match kind {
+            RECORD_ROUTE => record_route(option, here),
+            TIMESTAMP => timestamp(option, here),
+            _ => Ok(()),
+        }
+        .map_err(|within| offset + within)?;
+    }
+}
+
+/// Where the option's pointer says the next entry of `len` bytes goes, from the option's start;
+/// none when the option is full.
+fn next_entry(option: &[u8], first: u8, len: usize) -> Result<Option<usize>, usize> {
+    let pointer = *option.get(2).ok_or(1usize)?;
+    let at = usize::from(pointer).wrapping_sub(1);
+    match pointer {
+        p if p < first => Err(2),
+        _ if at >= option.len() => Ok(None),
+        _ if at + len > option.len() => Err(2),
+        _ => Ok(Some(at)),
+    }
+}
+
+fn record_route(option: &mut [u8], here: &Here<'_>) -> Result<(), usize> {
+    if let (Some(at), Some(address)) = (next_entry(option, 4, 4)?, here.address) {
+        option[at..at + 4].copy_from_slice(&address.octets());
+        option[2] += 4;
+    }
+    Ok(())
+}
+
+/// Timestamp flags: times alone; each behind the address of who entered it; behind the address of
+/// who is to enter it.
+const TIME_ALONE: u8 = 0;
+const WITH_ADDRESS: u8 = 1;
+const PRESPECIFIED: u8 = 3;
+
+fn timestamp(option: &mut [u8], here: &Here<'_>) -> Result<(), usize> {
+    let how = *option.get(3).ok_or(1usize)? & 0x0f;
+    let len = match how {
+        TIME_ALONE => 4,
+        WITH_ADDRESS | PRESPECIFIED => 8,
+        _ => return Err(3),
+    };
+    let Some(mut at) = next_entry(option, 5, len)? else { return overflow(option, how) };
+    if how == WITH_ADDRESS {
+        let Some(address) = here.address else { return Ok(()) };
+        option[at..at + 4].copy_from_slice(&address.octets());
+    } else if how == PRESPECIFIED {
+        let named: [u8; 4] = option[at..at + 4].try_into().map_err(|_| 2usize)?;
+        if !(here.is_ours)(named.into()) {
+            return Ok(());
+        }
+    }
+    at += len - 4;
+    option[at..at + 4].copy_from_slice(&here.time.to_be_bytes());
+    option[2] += len as u8;
+    Ok(())
+}
+
+/// One more router found no room; more than 15 cannot be counted.
+fn overflow(option: &mut [u8], how: u8) -> Result<(), usize> {
+    if how != PRESPECIFIED {
+        option[3] = option[3].checked_add(0x10).ok_or(3usize)?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn recorded(bytes: &[u8]) -> Result<Vec<u8>, usize> {
+        let us = Ipv4Addr::new(10, 0, 1, 1);
+        let here = Here { address: Some(us), is_ours: &|address| address == us, time: 0x0102_0304 };
+        let mut bytes = bytes.to_vec();
+        record(&mut bytes, &here).map(|()| bytes)
+    }
+
+    #[test]
+    fn rule_19_a_route_is_recorded_while_there_is_room() {
+        let filled = [1, 7, 7, 8, 10, 0, 1, 1];
+        assert_eq!(recorded(&[1, 7, 7, 4, 0, 0, 0, 0]), Ok(filled.to_vec()));
+        assert_eq!(recorded(&filled), Ok(filled.to_vec()), "full: forwarded as it is");
+        assert_eq!(recorded(&[7, 7, 5, 0, 0, 0, 0, 0]), Err(2), "some room, but not enough");
+        assert_eq!(recorded(&[7, 7, 3, 0, 0, 0, 0, 0]), Err(2), "a pointer into itself");
+        assert_eq!(recorded(&[1, 1, 7, 2]), Err(3), "no pointer");
+        assert_eq!(recorded(&[148, 4, 0, 0, 7, 9, 4, 0]), Err(5), "longer than the header");
+    }
+
+    #[test]
+    fn rule_19_the_time_is_entered_as_the_flags_ask() {
+        assert_eq!(recorded(&[68, 8, 5, 0, 0, 0, 0, 0]), Ok(vec![68, 8, 9, 0, 1, 2, 3, 4]));
+        let with = recorded(&[68, 12, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+        assert_eq!(with, [68, 12, 13, 1, 10, 0, 1, 1, 1, 2, 3, 4]);
+        let named = recorded(&[68, 12, 5, 3, 10, 0, 1, 1, 0, 0, 0, 0]).unwrap();
+        assert_eq!(named, [68, 12, 13, 3, 10, 0, 1, 1, 1, 2, 3, 4]);
+        let other = [68, 12, 5, 3, 10, 0, 1, 2, 0, 0, 0, 0];
+        assert_eq!(recorded(&other), Ok(other.to_vec()), "another is to enter its time");
+        assert_eq!(recorded(&[68, 8, 9, 0x10, 1, 2, 3, 4]), Ok(vec![68, 8, 9, 0x20, 1, 2, 3, 4]));
+        assert_eq!(recorded(&[68, 8, 9, 0xf0, 1, 2, 3, 4]), Err(3), "the count overflows");
+        assert_eq!(recorded(&[68, 8, 5, 1, 0, 0, 0, 0]), Err(2), "no room for both");
+        assert_eq!(recorded(&[68, 8, 5, 7, 0, 0, 0, 0]), Err(3), "flags that nobody knows");
+    }
+
+    proptest! {
+        #[test]
+        fn no_options_make_recording_panic(bytes in prop::collection::vec(any::<u8>(), 0..=40), kind in prop::sample::select(vec![7u8, 68]), len in 0..41u8) {
+            let mut options = vec![kind, len];
+            options.extend(bytes);
+            let _ = recorded(&options);
+        }
+    }
 
     #[test]
     fn rule_19_a_source_route_is_found_wherever_it_stands() {

@@ -116,6 +116,31 @@ impl Outputs {
         }
     }
 
+    /// How many more packets the ring towards the wire of `port` takes in this sweep. One that has
+    /// no room for `wanted` counts as found full.
+    pub fn room(&mut self, port: PortId, wanted: usize) -> usize {
+        match self.wire.get(usize::from(port)) {
+            Some(&Way::Own(n)) => {
+                let output = &mut self.own[usize::from(n)];
+                let room = output.queue.ring.space() as usize;
+                output.full += u64::from(room < wanted && !output.dead);
+                room
+            }
+            Some(&Way::Peer(n)) => self.peers[usize::from(n)].ring.room(),
+            Some(Way::None) | None => 0,
+        }
+    }
+
+    /// Why a packet for the wire of `port` that found no room is lost.
+    pub fn no_room(&self, port: PortId) -> Verdict {
+        match self.wire.get(usize::from(port)) {
+            Some(&Way::Own(n)) if self.own[usize::from(n)].dead => Verdict::PortDown,
+            Some(Way::Own(_)) => Verdict::TxFull,
+            Some(Way::Peer(_)) => Verdict::HandoverFull,
+            Some(Way::None) | None => Verdict::PortDown,
+        }
+    }
+
     /// Sends a copy of `frame` to `exit`.
     pub fn send(&mut self, exit: Exit, origin: Origin, frame: &[u8]) -> Sent {
         self.send_with(exit, origin, frame.len(), |to| to.copy_from_slice(frame))

@@ -21,12 +21,12 @@ const PLAIN_IPV4: u32 = 0x45_00_08;
 /// EtherType IPv6 and version 6 (high four bits of byte 14), likewise.
 const PLAIN_IPV6: u32 = 0x60_dd_86;
 
-/// Whether the first octet of an IPv4 source rules it out: 0, 127, 224 and above (RFC 1812
-/// 5.3.7).
+/// Whether the first octets of an IPv4 source do not rule it out: 0, 127, 224 and above (RFC 1812
+/// 5.3.7), 169.254 (RFC 3927 2.7).
 #[inline(always)]
 fn may_be_source4(source: u32) -> bool {
     let first = source >> 24;
-    (first.wrapping_sub(1) < 223) & (first != 127)
+    (first.wrapping_sub(1) < 223) & (first != 127) & (source >> 16 != 0xa9fe)
 }
 
 /// Whether the upper 16 bits of an IPv6 source rule it out: unspecified, loopback and other ::/16

@@ -1,19 +1,28 @@
 //! Stage 3, rewrite: the next hop's MAC addresses, and one less to live.
 //!
-//! A packet whose next hop is not simply "send there", or that is longer than the way out takes,
-//! becomes odd here and is left as it came.
+//! A packet whose next hop is a group goes on with the member that its flow's hash chooses. One
+//! whose next hop is not simply "send there", or that is longer than the way out takes, becomes
+//! odd here and is left as it came.
 
-use super::burst::{BURST, Burst, Lane, Odd, Ready};
-use crate::tables::Tables;
+use netmap::Frame;
+
+use super::{
+    burst::{BURST, Burst, Lane, Odd, Ready},
+    flow_hash,
+};
+use crate::tables::{NextHopId, Tables};
 
 const ETHERNET: u16 = 14;
+
+/// The hash of the flow of the IP packet in these bytes, with a seed.
+type FlowHash = fn(u64, &[u8]) -> u32;
 
 /// Rewrites the burst's routed packets and lists them as ready.
 #[inline(always)]
 pub fn rewrite(burst: &mut Burst, tables: &Tables) {
     let Burst { v4, v6, odd, ready, .. } = burst;
     for k in 0..v4.len.min(BURST) {
-        if let Some(head) = send_on::<u32, 34>(v4, k, odd, ready, tables) {
+        if let Some(head) = send_on::<u32, 34>(v4, k, odd, ready, tables, flow_hash::of_ipv4) {
             // RFC 1624 equation 3 for a TTL less by one: HC' = ~(~HC + ~0x0100).
             let sum = u32::from(!u16::from_be_bytes([head[24], head[25]])) + 0xfeff;
             let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
@@ -22,7 +31,7 @@ pub fn rewrite(burst: &mut Burst, tables: &Tables) {
         }
     }
     for k in 0..v6.len.min(BURST) {
-        if let Some(head) = send_on::<u128, 54>(v6, k, odd, ready, tables) {
+        if let Some(head) = send_on::<u128, 54>(v6, k, odd, ready, tables, flow_hash::of_ipv6) {
             head[21] -= 1;
         }
     }
@@ -37,15 +46,29 @@ fn send_on<'a, Address, const N: usize>(
     odd: &mut Odd,
     ready: &mut Ready,
     tables: &Tables,
+    hash: FlowHash,
 ) -> Option<&'a mut [u8; N]> {
-    let id = lane.next_hop[k];
-    let next_hop = tables.next_hop(id);
+    let mut id = lane.next_hop[k];
+    let mut next_hop = tables.next_hop(id);
     if lane.ip_len[k] > next_hop.max_len {
-        odd.push(lane.at[k].into());
-        return None;
+        id = member(&lane.frame[k], id, tables, hash);
+        next_hop = tables.next_hop(id);
+        if lane.ip_len[k] > next_hop.max_len {
+            odd.push(lane.at[k].into());
+            return None;
+        }
     }
     let head = lane.frame[k].first::<N>()?;
     head[..12].copy_from_slice(&next_hop.macs);
     ready.push(lane.at[k], ETHERNET + lane.ip_len[k], next_hop.port, id);
     Some(head)
+}
+
+/// The member of a group that the packet's flow goes by, when `id` is one. Out of line, so that
+/// packets with a single next hop have nothing of it in their way.
+#[cold]
+#[inline(never)]
+fn member(frame: &Frame, id: NextHopId, tables: &Tables, hash: FlowHash) -> NextHopId {
+    let packet = frame.bytes().get(usize::from(ETHERNET)..).unwrap_or_default();
+    tables.member(id, || hash(tables.hash_seed, packet))
 }

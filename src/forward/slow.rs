@@ -86,6 +86,13 @@ struct Found {
     gateway: Option<IpAddr>,
 }
 
+impl Found {
+    /// Whether a packet of ours could go that way, at once or later.
+    fn leads_on(&self) -> bool {
+        matches!(self.action, Action::Forward | Action::Resolve | Action::Glean)
+    }
+}
+
 /// The careful path's own state.
 pub struct Slow {
     hold: Hold,
@@ -363,14 +370,8 @@ impl<'a> Context<'a> {
 
     /// The next hop `id`, or the member of its group that the flow's hash chooses.
     fn found(&self, id: NextHopId, hash: impl FnOnce() -> u32) -> Found {
-        let mut id = id;
-        let mut info = self.tables.next_hop_info(id);
-        if info.action == Action::Group
-            && let Some(group) = self.tables.groups.get(usize::from(info.group))
-        {
-            id = group.buckets[(hash() >> 24) as usize];
-            info = self.tables.next_hop_info(id);
-        }
+        let id = self.tables.member(id, hash);
+        let info = self.tables.next_hop_info(id);
         Found { hop: *self.tables.next_hop(id), action: info.action, gateway: info.gateway }
     }
 

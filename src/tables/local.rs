@@ -27,12 +27,8 @@ impl FromIterator<IpAddr> for LocalAddresses {
         let mut set = Self { sorted: addresses.into_iter().collect(), ..Self::default() };
         set.sorted.sort_unstable();
         set.sorted.dedup();
-        for address in &set.sorted {
-            let bit = match address {
-                IpAddr::V4(a) => bit4((*a).into()),
-                IpAddr::V6(a) => bit6((*a).into()),
-            };
-            set.maybe[bit / 64] |= 1 << (bit % 64);
+        for i in 0..set.sorted.len() {
+            set.watch(set.sorted[i]);
         }
         set
     }
@@ -50,6 +46,17 @@ fn bit6(address: u128) -> usize {
 }
 
 impl LocalAddresses {
+    /// Has packets from `address` looked at with care, though it is not in the set: `may_contain`
+    /// answers yes for it, `contains` no. For the links' broadcast addresses, which are no source
+    /// either (RFC 1122 section 3.2.1.3).
+    pub fn watch(&mut self, address: IpAddr) {
+        let bit = match address {
+            IpAddr::V4(a) => bit4(a.into()),
+            IpAddr::V6(a) => bit6(a.into()),
+        };
+        self.maybe[bit / 64] |= 1 << (bit % 64);
+    }
+
     /// `false` when the IPv4 address (host order) is not in the set; `true` when it may be.
     #[inline(always)]
     pub fn may_contain4(&self, address: u32) -> bool {
@@ -92,6 +99,10 @@ mod tests {
                 IpAddr::V6(a) => set.may_contain6((*a).into()),
             });
         }
+        let mut set = set;
+        let broadcast = IpAddr::from([192, 0, 2, 255]);
+        set.watch(broadcast);
+        assert!(set.may_contain4(0xc000_02ff) && !set.contains(broadcast));
         let wrong = (0..100_000u32).filter(|i| set.may_contain4(i.wrapping_mul(2_654_435_761))).count();
         assert!(wrong < 6000, "{wrong} of 100000 need a second look");
         let wrong =

@@ -221,6 +221,15 @@ impl Tables {
         &self.next_hops[usize::from(id) % MAX_NEXT_HOPS]
     }
 
+    /// The member of the group `id` that the flow's hash chooses; `id` itself when it is no group.
+    pub fn member(&self, id: NextHopId, hash: impl FnOnce() -> u32) -> NextHopId {
+        let info = self.next_hop_info(id);
+        match self.groups.get(usize::from(info.group)) {
+            Some(group) if info.action == Action::Group => group.buckets[(hash() >> 24) as usize],
+            _ => id,
+        }
+    }
+
     /// What only unusual packets read of it.
     pub fn next_hop_info(&self, id: NextHopId) -> &NextHopInfo {
         &self.info[usize::from(id) % MAX_NEXT_HOPS]

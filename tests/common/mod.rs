@@ -10,19 +10,20 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use crossbeam_channel::Receiver;
 use ipnet::IpNet;
-use netmap::{Arena, Host, Port, device::pipe};
+use netmap::{Arena, Frame, Host, Port, device::pipe};
 use sweepd::{
     forward::{
         assembly::{PortRest, WorkerLink, assemble},
         burst::Burst,
         idle::Patience,
         messages::ToKeeper,
+        slow::{Context, Ending},
         verdict::Verdict,
         worker::Worker,
     },
     stats::file::StatsFile,
     tables::{
-        Action, NextHop, NextHopId, NextHopInfo, PortTable, Tables, fixed,
+        Action, Group, IcmpLimit, NextHop, NextHopId, NextHopInfo, PortTable, Tables, fixed,
         prefixes::{Prefixes4, Prefixes6},
         publish::Publisher,
     },
@@ -76,7 +77,9 @@ pub struct Routes {
     prefixes4: Prefixes4,
     prefixes6: Prefixes6,
     hops: Vec<(NextHop, NextHopInfo)>,
+    groups: Vec<Group>,
     local: BTreeSet<IpAddr>,
+    broadcast: Vec<IpAddr>,
 }
 
 impl Routes {
@@ -119,6 +122,19 @@ impl Routes {
         self.push(hop, NextHopInfo { action, gateway, group: 0 })
     }
 
+    /// A new next hop that is one of several, by these buckets.
+    pub fn group(&mut self, buckets: [NextHopId; 256]) -> NextHopId {
+        let info =
+            NextHopInfo { action: Action::Group, group: self.groups.len() as u16, ..NextHopInfo::default() };
+        self.groups.push(Group { buckets });
+        self.push(NextHop::default(), info)
+    }
+
+    /// Fills the buckets of the `n`-th group anew.
+    pub fn change_group(&mut self, n: usize, buckets: [NextHopId; 256]) {
+        self.groups[n] = Group { buckets };
+    }
+
     /// Makes an earlier next hop into another one.
     pub fn change(&mut self, id: NextHopId, other: NextHopId) {
         let at = |id| usize::from(id - fixed::FIRST_FREE);
@@ -138,7 +154,9 @@ impl Routes {
             tables.next_hops[at] = *hop;
             tables.info[at] = *info;
         }
+        tables.groups.clone_from(&self.groups);
         tables.local = self.local.iter().copied().collect();
+        self.broadcast.iter().for_each(|address| tables.local.watch(*address));
     }
 }
 
@@ -241,6 +259,32 @@ impl Tube {
         });
     }
 
+    /// Lets every worker send so many ICMP errors.
+    pub fn limit_errors(&mut self, rate: u32, burst: u32) {
+        for worker in &mut self.workers {
+            worker.reader.offline();
+        }
+        self.publisher.publish(|tables| tables.icmp = IcmpLimit { rate, burst });
+    }
+
+    /// Sends a frame from `port` by the careful path of the first worker, whatever the frame; gives
+    /// how it ended and what arrived anywhere. Nothing counts it as received.
+    pub fn pass_carefully(&mut self, port: usize, frame: &[u8]) -> (Ending, Vec<(usize, Vec<u8>)>) {
+        let mut bytes = frame.to_vec();
+        let Worker { reader, slow, out, blocks, .. } = &mut self.workers[0];
+        let generation = reader.generation();
+        let mut context = Context { tables: reader.sweep(), generation, out, port: port as u16, blocks };
+        let ending = slow.packet(&mut context, &mut Frame::over(&mut bytes));
+        reader.quiescent();
+        self.settle();
+        (ending, self.arrivals())
+    }
+
+    /// What has arrived anywhere: (port, frame).
+    fn arrivals(&mut self) -> Vec<(usize, Vec<u8>)> {
+        (0..self.peers.len()).flat_map(|p| self.arrived(p).into_iter().map(move |f| (p, f))).collect()
+    }
+
     /// Puts a frame on the wire of `port`, towards its receive ring number `ring`.
     pub fn inject_on(&mut self, port: usize, ring: usize, frame: &[u8]) {
         let queue = &mut self.peers[port].tx[ring];
@@ -292,7 +336,7 @@ impl Tube {
         self.inject(port, frame);
         self.settle();
         self.check();
-        (0..self.peers.len()).flat_map(|p| self.arrived(p).into_iter().map(move |f| (p, f))).collect()
+        self.arrivals()
     }
 
     /// How many packets received on any port ended with this verdict.
@@ -394,11 +438,14 @@ fn base_routes(specs: &[PortSpec]) -> Routes {
     for (port, spec) in specs.iter().enumerate() {
         let glean = routes.action(Action::Glean, port, None);
         for net in &spec.addresses {
-            routes.add(&net.trunc().to_string(), glean);
+            if !matches!(net, IpNet::V6(net) if net.addr().is_unicast_link_local()) {
+                routes.add(&net.trunc().to_string(), glean);
+            }
             if let IpNet::V4(net) = net
                 && net.prefix_len() < 31
             {
                 routes.add(&format!("{}/32", net.broadcast()), fixed::BROADCAST);
+                routes.broadcast.push(net.broadcast().into());
             }
         }
     }

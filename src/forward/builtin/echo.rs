@@ -89,7 +89,8 @@ fn check4(here: &Here, packet: &Ipv4) -> Result<(), Verdict> {
 }
 
 fn is_directed_broadcast(here: &Here, address: Ipv4Addr) -> bool {
-    here.port.addresses4.iter().any(|net| net.prefix_len() < 31 && net.broadcast() == address)
+    let mut links = here.ports.iter().flat_map(|port| &port.addresses4);
+    links.any(|net| net.prefix_len() < 31 && net.broadcast() == address)
 }
 
 /// An echo request over IPv6, whose checksum and destination have been checked. One to a multicast

@@ -8,7 +8,7 @@ use crate::{
         flow_hash,
         fragment::Fragments,
         handover::{CELL_BYTES, Exit, Origin},
-        icmp_error::{Icmp4Error, Link, ipv4_error},
+        icmp_error::{Icmp4Error, Link, ipv4_error, may_answer4},
         ipv4_options,
         outputs::Sent,
         verdict::Verdict,
@@ -89,16 +89,20 @@ impl Slow {
 
     /// Sends a packet, whole or in pieces.
     fn forward4(&mut self, context: &mut Context<'_>, frame: &mut [u8], found: Found) -> Ending {
-        let Ok((header, _)) = zerocopy::FromBytes::mut_from_prefix(&mut frame[ETHERNET..]) else {
-            return Verdict::Runt.into();
-        };
-        let header: &mut Ipv4Header = header;
-        let total = header.total_len.get();
-        if total > found.hop.max_len && header.dont_fragment() {
+        let Ok(packet) = ipv4::parse(&frame[ETHERNET..]) else { return Verdict::Runt.into() };
+        let (total, header_len) = (packet.header.total_len.get(), packet.header_len());
+        if total > found.hop.max_len && packet.header.dont_fragment() {
             let error = Icmp4Error::FragmentationNeeded { mtu: found.hop.max_len };
             return self.refuse4(context, &frame[ETHERNET..], error, Verdict::TooBig);
         }
-        header.decrement_ttl();
+        if let Err(pointer) = context.record(found, &mut frame[ETHERNET..ETHERNET + header_len]) {
+            let error = Icmp4Error::ParameterProblem { pointer };
+            return self.refuse4(context, &frame[ETHERNET..], error, Verdict::BadHeader);
+        }
+        if let Ok((header, _)) = <Ipv4Header as zerocopy::FromBytes>::mut_from_prefix(&mut frame[ETHERNET..])
+        {
+            header.decrement_ttl();
+        }
         frame[..12].copy_from_slice(&found.hop.macs);
         let frame = &frame[..ETHERNET + usize::from(total)];
         if total <= found.hop.max_len {
@@ -120,11 +124,15 @@ impl Slow {
     }
 
     fn tell_sender4(&mut self, context: &mut Context<'_>, packet: &[u8], error: Icmp4Error) {
-        if !self.may_send_error(context) {
+        // What the rules forbid takes no token, or a flood of it would silence all other errors.
+        let Ok(parsed) = ipv4::parse(packet) else { return };
+        if !may_answer4(&parsed, Link::Unicast) {
             return;
         }
-        let Ok(parsed) = ipv4::parse(packet) else { return };
         let found = context.find4(parsed.header.source(), &parsed);
+        if !found.leads_on() || !self.may_send_error(context) {
+            return;
+        }
         let Some(source) = context.own_address4(found) else { return };
         let place = &mut self.scratch[ETHERNET..];
         let Some(len) = ipv4_error(packet, error, source, Link::Unicast, place) else { return };
@@ -134,7 +142,8 @@ impl Slow {
 }
 
 /// Sends the packet in `frame`, already rewritten, in fragments of at most `mtu` bytes. The
-/// packet counts as fragmented when all its fragments have left.
+/// packet counts as fragmented when all its fragments have left. Where there is no room for all of
+/// them, none is sent: nobody could put the others together.
 fn fragment4(
     context: &mut Context<'_>,
     scratch: &mut [u8; CELL_BYTES],
@@ -143,6 +152,10 @@ fn fragment4(
 ) -> Verdict {
     let (link, packet) = frame.split_at(ETHERNET);
     let Ok(mut fragments) = Fragments::new(packet, hop.max_len) else { return Verdict::BadHeader };
+    let pieces = fragments.remaining();
+    if context.out.room(hop.port, pieces) < pieces {
+        return context.out.no_room(hop.port);
+    }
     scratch[..ETHERNET].copy_from_slice(link);
     while let Some(len) = fragments.write_next(&mut scratch[ETHERNET..]) {
         let piece = &scratch[..ETHERNET + len];
@@ -155,7 +168,11 @@ fn fragment4(
 
 /// Why a packet with this source must not be forwarded, if so: RFC 1812 5.3.7, RFC 3927 2.7.
 fn unfit_source(context: &Context<'_>, source: Ipv4Addr) -> Option<Verdict> {
-    if !ipv4::is_single_host(source) || context.tables.local.contains(source.into()) {
+    let broadcast = || {
+        let id = context.tables.fib4.lookup(source.into());
+        context.tables.next_hop_info(id).action == Action::Broadcast
+    };
+    if !ipv4::is_single_host(source) || context.tables.local.contains(source.into()) || broadcast() {
         return Some(Verdict::Martian);
     }
     source.is_link_local().then_some(Verdict::LinkLocal)
@@ -198,6 +215,28 @@ impl Context<'_> {
             })
         };
         of(found.hop.port).or_else(|| of(self.port)).or_else(any).or_else(local)
+    }
+
+    /// Enters the address of the way out and the time into the header's record route and timestamp
+    /// options. An error is the place of what is wrong, in bytes from the start of the header.
+    fn record(&self, found: Found, header: &mut [u8]) -> Result<(), u8> {
+        if header.len() == ipv4::HEADER_LEN {
+            return Ok(());
+        }
+        let here = ipv4_options::Here {
+            address: self.own_address4(found),
+            is_ours: &|address| self.tables.local.contains(address.into()),
+            time: ipv4_options::milliseconds_of_the_day(),
+        };
+        // On a copy, for an error quotes the header as it came.
+        let mut copy = [0; ipv4::HEADER_MAX - ipv4::HEADER_LEN];
+        let options = &mut header[ipv4::HEADER_LEN..];
+        let copy = &mut copy[..options.len()];
+        copy.copy_from_slice(options);
+        ipv4_options::record(copy, &here).map_err(|at| (ipv4::HEADER_LEN + at) as u8)?;
+        options.copy_from_slice(copy);
+        ipv4::fill_checksum(header);
+        Ok(())
     }
 
     /// Whether `destination` means every station on the arrival port's own link.

@@ -7,10 +7,10 @@ use crate::{
     forward::{
         flow_hash,
         handover::Exit,
-        icmp_error::{Icmp6Error, Link, ipv6_error},
+        icmp_error::{Icmp6Error, Link, ipv6_error, may_answer6},
         verdict::Verdict,
     },
-    tables::{Action, PortId},
+    tables::{Action, NextHop, PortId},
     wire::{
         Malformed, ethernet,
         ipv6::{self, Ipv6, Ipv6Header},
@@ -29,6 +29,8 @@ impl Slow {
         let found = context.find6(destination, &packet);
         if group {
             return match destination.is_multicast() {
+                // RFC 4291 2.7: nothing of scope 0 or 1 comes from a link.
+                true if destination.octets()[1] & 0x0f <= 1 => Verdict::Multicast.into(),
                 true => self.hand_up(context, frame, Verdict::Multicast),
                 false => Verdict::LinkBroadcast.into(),
             };
@@ -41,6 +43,9 @@ impl Slow {
             _ => {}
         }
         if let Some(verdict) = unfit_source(context, packet.header.source()) {
+            if verdict == Verdict::LinkLocal {
+                self.tell_beyond_scope(context, frame);
+            }
             return verdict.into();
         }
         let hop_limit = packet.header.hop_limit;
@@ -99,16 +104,56 @@ impl Slow {
     }
 
     fn tell_sender6(&mut self, context: &mut Context<'_>, packet: &[u8], error: Icmp6Error) {
-        if !self.may_send_error(context) {
+        // What the rules forbid takes no token, or a flood of it would silence all other errors.
+        let Ok(parsed) = ipv6::parse(packet) else { return };
+        if !may_answer6(&parsed, error, Link::Unicast) {
             return;
         }
-        let Ok(parsed) = ipv6::parse(packet) else { return };
         let sender = parsed.header.source();
         let found = context.find6(sender, &parsed);
+        if !found.leads_on() || !self.may_send_error(context) {
+            return;
+        }
         let Some(source) = context.own_address6(found) else { return };
         let place = &mut self.scratch[ETHERNET..];
         let Some(len) = ipv6_error(packet, error, source, Link::Unicast, place) else { return };
         self.send_made(context, found, found.gateway.unwrap_or(sender.into()), len, ethernet::IPV6);
+    }
+}
+
+impl Slow {
+    /// Tells a sender with a link-local address that it has no scope beyond its link: RFC 4443
+    /// section 3.1 code 2, RFC 4007 section 9. Its link is where the frame came from, and so is its
+    /// MAC address: no route leads there.
+    fn tell_beyond_scope(&mut self, context: &mut Context<'_>, frame: &[u8]) {
+        let (link, packet) = frame.split_at(ETHERNET);
+        let (error, table) = (Icmp6Error::BeyondScope, context.port());
+        let Ok(parsed) = ipv6::parse(packet) else { return };
+        let sender = parsed.header.source();
+        let mut macs = [0; 12];
+        macs[..6].copy_from_slice(&link[6..12]);
+        macs[6..].copy_from_slice(&table.mac);
+        let mut ours = table.addresses6.iter().map(|net| net.addr());
+        if link[6] & 1 != 0
+            || ours.clone().any(|address| address == sender)
+            || !may_answer6(&parsed, error, Link::Unicast)
+            || !self.may_send_error(context)
+        {
+            return;
+        }
+        // A link-local address of ours, if the port's table has one: RFC 6724 rule 2.
+        let Some(source) =
+            ours.find(Ipv6Addr::is_unicast_link_local).or_else(|| table.addresses6.first().map(|n| n.addr()))
+        else {
+            return;
+        };
+        let Some(len) = ipv6_error(packet, error, source, Link::Unicast, &mut self.scratch[ETHERNET..])
+        else {
+            return;
+        };
+        let hop = NextHop { macs, port: context.port, max_len: table.mtu };
+        let found = Found { hop, action: Action::Forward, gateway: None };
+        self.send_made(context, found, sender.into(), len, ethernet::IPV6);
     }
 }
 

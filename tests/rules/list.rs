@@ -1,0 +1,143 @@
+//! The rules, with their numbers, and what is to be said about those that are not kept or kept
+//! differently.
+
+/// What is known about a rule besides its tests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Note {
+    /// Kept, and shown by tests.
+    Kept,
+    /// Kept, and shown by tests, but not to the letter.
+    Differs(&'static str),
+    /// Not kept yet.
+    NotYet(&'static str),
+}
+
+use Note::{Differs, Kept, NotYet};
+
+/// Number, where it comes from, what it asks, and how it stands.
+pub const RULES: &[(u32, &str, &str, Note)] = &[
+    (1, "RFC 1812 5.3.1", "The TTL goes down by one; at 0 the packet is discarded.", Kept),
+    (2, "RFC 1812 5.3.1", "Then Time Exceeded code 0, unless the packet is multicast.", Kept),
+    (
+        3,
+        "RFC 1812 5.3.1",
+        "A packet with TTL left is not discarded on a guess; one for the router needs none.",
+        Kept,
+    ),
+    (4, "RFC 1812 5.2.7.3", "Time Exceeded is sent by default.", Kept),
+    (5, "RFC 1812 5.2.6", "Datagrams on their way are not reassembled.", Kept),
+    (
+        6,
+        "RFC 1812 5.2.2",
+        "Header checks: length, checksum, version, header length, total length; silence and a count.",
+        Kept,
+    ),
+    (
+        7,
+        "RFC 1812 5.2.2",
+        "The total length is no more than was received; the link's padding is stripped.",
+        Kept,
+    ),
+    (
+        8,
+        "RFC 1812 5.3.7",
+        "Martians are not forwarded: by source, by destination, by a source of ours.",
+        Differs("Counted by verdict, not logged: a line per packet would be a way to fill the disk."),
+    ),
+    (9, "RFC 1812 5.3.4", "IP unicast in a link broadcast or multicast is not forwarded.", Kept),
+    (10, "RFC 1812 5.3.5, RFC 2644", "Neither the limited broadcast nor directed ones are forwarded.", Kept),
+    (11, "RFC 1812 5.2.4.3", "Longest match, then the default route; without any, 3/0.", Kept),
+    (
+        12,
+        "RFC 1812 4.3.2.7",
+        "No ICMP error about an error, a later fragment, a broadcast or multicast, or to no single host.",
+        Kept,
+    ),
+    (13, "RFC 1812 4.3.2.8", "ICMP errors are limited in rate.", Kept),
+    (14, "RFC 1812 4.3.2.3", "An error quotes as much as fits 576 bytes.", Kept),
+    (15, "RFC 1812 4.3.2.4", "An error comes from an address of the port that it leaves by.", Kept),
+    (
+        16,
+        "RFC 1812 4.3.2.5",
+        "An error has precedence 6 or 7.",
+        Differs(
+            "The type of service bits are 0 and not the packet's: RFC 2474 has made them one field with the precedence.",
+        ),
+    ),
+    (
+        17,
+        "RFC 1812 5.2.7.2",
+        "Redirects only on the same link, and switchable.",
+        Differs("Never sent, as if switched off; there is no switch."),
+    ),
+    (
+        18,
+        "RFC 1812 5.3.8",
+        "Source address validation, off by default.",
+        NotYet("There is no reverse path check; nothing is checked, as is the default."),
+    ),
+    (
+        19,
+        "RFC 1812 4.2.2.1, 5.2.4.1, 5.3.13",
+        "Source routes by a switch; record route and timestamp filled in; other options untouched.",
+        Differs("Source routes are always refused, as RFC 7126 section 4.3 advises; there is no switch."),
+    ),
+    (
+        20,
+        "RFC 1812 4.2.2.7, RFC 791 3.2",
+        "Fragments: offsets in units of 8, MF, options by their copy bit, never with DF.",
+        Kept,
+    ),
+    (21, "RFC 1191 4", "Fragmentation needed carries the next hop's MTU.", Kept),
+    (22, "RFC 8200 5", "IPv6 packets are not fragmented on their way.", Kept),
+    (23, "RFC 1624", "Checksums are brought up to date by HC' = ~(~HC + ~m + m').", Kept),
+    (24, "RFC 1624", "In every corner the result is that of full recomputation.", Kept),
+    (
+        25,
+        "RFC 768, RFC 3022",
+        "A UDP checksum of 0 stays 0 through translation.",
+        NotYet("There is no translation yet; the function that it will use is tested."),
+    ),
+    (
+        26,
+        "RFC 768",
+        "A computed UDP checksum of 0 is sent as 0xffff.",
+        NotYet("There is no translation yet; the function that it will use is tested."),
+    ),
+    (
+        27,
+        "RFC 4443 2.4 (e)",
+        "No ICMPv6 error about an error or redirect, a multicast, or to no single node.",
+        Kept,
+    ),
+    (28, "RFC 4443 2.4 (c)", "An ICMPv6 error quotes as much as fits 1280 bytes.", Kept),
+    (29, "RFC 4443 2.4 (f)", "ICMPv6 errors are limited in rate.", Kept),
+    (30, "RFC 4443 3.3", "A hop limit used up: Time Exceeded code 0.", Kept),
+    (
+        31,
+        "RFC 4443 3.1",
+        "Destination Unreachable says why: no route, prohibited, beyond scope, address.",
+        Kept,
+    ),
+    (32, "RFC 4443 3.2", "Packet Too Big carries the next hop's MTU.", Kept),
+    (33, "RFC 8200 3, 4", "The hop limit goes down by one; extension headers are not examined.", Kept),
+    (34, "RFC 4291 2.5.2, 2.5.6", "Link-local addresses and :: are never forwarded.", Kept),
+    (35, "RFC 4291 2.5.3, 2.7, RFC 4007", "Neither is ::1, nor multicast beyond its scope.", Kept),
+    (36, "RFC 826, RFC 5227", "Nobody is learned from ARP that concerns another network.", Kept),
+    (37, "RFC 4861 7.1", "Neighbour discovery needs hop limit 255, a right checksum and code 0.", Kept),
+    (
+        38,
+        "RFC 4861 7.2.2, RFC 1122 2.3.2.2",
+        "Packets wait for an unresolved neighbour; when it fails, they are answered.",
+        Kept,
+    ),
+    (39, "RFC 3021", "A /31 has two hosts and no broadcast.", Kept),
+    (40, "RFC 6164", "A /127 has two hosts and no anycast address of routers.", Kept),
+    (
+        62,
+        "RFC 6437, RFC 6438",
+        "Among several next hops an IPv6 flow goes by source, destination and flow label.",
+        Kept,
+    ),
+    (63, "RFC 2992", "When one of several next hops goes, no more flows move than must.", Kept),
+];
