@@ -15,7 +15,7 @@ help:
 	@echo 'make run      build, then route made-up traffic and show the live counter (Ctrl-C ends it)'
 	@echo 'make test     every check and test; as root it installs what it needs and tests real interfaces'
 	@echo 'make lab      two hosts and a router in network namespaces: ping, traceroute, iperf3 (as root)'
-	@echo 'make bench    the forwarding tables and the loop, measured; needs a quiet machine'
+	@echo 'make bench    tables, loop and the R530 comparison, measured; needs a quiet machine'
 	@echo 'make fuzz     the fuzz targets, FUZZ_SECONDS=$(FUZZ_SECONDS) each'
 	@echo 'make freebsd  type-check and lint for FreeBSD, from Debian on x86-64 (downloads 0.5 GB)'
 	@echo 'make man      the manual pages, formatted'
@@ -38,6 +38,7 @@ bench:
 	$(CARGO) build --release --locked --package sweepd-bench
 	@$(TARGET)/release/sweepd-bench lookup
 	@$(TARGET)/release/sweepd-bench loop
+	@$(TARGET)/release/sweepd-bench r530
 
 fuzz:
 	scripts/fuzz.sh frame $(FUZZ_SECONDS)

@@ -244,6 +244,12 @@ fn an_interface_that_vanishes_is_told_once_and_the_others_go_on() {
         tube.workers[0].sweep(&mut burst);
     }
     assert_eq!(kernel.host_received("n0").len(), 10);
+    // The first packet for the dead interface finds out, if nobody has; all others are dropped.
+    for _ in 0..10 {
+        kernel.receive("n0", 0, &to_router(0, &across(0, 10)));
+        tube.workers[0].sweep(&mut burst);
+    }
+    assert!(tube.count(Verdict::PortDown) >= 9, "{:?}", tube.verdicts());
     let told: Vec<ToKeeper> = tube.to_keeper.try_iter().collect();
     assert!((1..=4).contains(&told.len()), "{told:?}");
     assert!(tube.controls[1].control.tend().is_err());

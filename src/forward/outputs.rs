@@ -161,9 +161,6 @@ impl Outputs {
         match way {
             Some(&Way::Own(n)) => {
                 let output = &mut self.own[usize::from(n)];
-                if output.dead {
-                    return Sent::Not(Verdict::PortDown);
-                }
                 if !output.queue.ring.send_with(len as u32, fill) {
                     output.full += 1;
                     return Sent::Not(full);
@@ -194,13 +191,18 @@ impl Outputs {
             }
         }
         let mut pending = false;
-        for output in &mut self.own {
+        for (at, output) in self.own.iter_mut().enumerate() {
             if output.packets + output.full == 0 && !output.queue.pending() || output.dead {
                 continue;
             }
             if let Err(error) = output.queue.sync() {
                 output.dead = error.is_gone();
                 failed(output.port, error);
+            }
+            if output.dead {
+                // Nothing more is put into a ring that nobody empties.
+                let ways = if output.wire { &mut self.wire } else { &mut self.host };
+                ways.iter_mut().filter(|way| **way == Way::Own(at as u16)).for_each(|way| *way = Way::None);
             }
             if output.wire {
                 output.block.tx_packets.add(output.packets);
