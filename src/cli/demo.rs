@@ -64,7 +64,7 @@ pub fn demo() -> Result<(), Failure> {
     logging::start();
     let config = config::parse(CONFIG, "demo")?;
     let signals = Signals::new()?;
-    let daemon = Daemon::start(&config, Counters::Memory, false)?;
+    let daemon = Daemon::start(&config, Counters::Memory, false, None)?;
     let mut view = Netstat::new(NetstatOptions { drops: true, human: true, port: None });
     let mut before = total(&daemon);
     let mut next = Instant::now() + ROW;

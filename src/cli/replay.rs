@@ -42,7 +42,7 @@ pub fn replay(mut config: Config, args: &ReplayArgs) -> Result<(), Failure> {
         port.device = capture_device(&input, file(&args.outputs).as_deref());
     }
     config.daemon.cpus = None;
-    let daemon = Daemon::start(&config, Counters::Memory, false)?;
+    let daemon = Daemon::start(&config, Counters::Memory, false, None)?;
     let finished = daemon.wait_finished(Instant::now() + REPLAY_PATIENCE);
     let totals = daemon.stop();
     print(&summary(&config, &totals))?;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sweepd::{
     config::Config,
-    control::Notice,
+    control::{Notice, reload::Trigger},
     daemon::{Counters, Daemon},
 };
 
@@ -13,13 +13,14 @@ use super::{
     signals::{Signals, Wish},
 };
 
-/// Routes packets until SIGTERM or SIGINT. `path` is the configuration's file, for reloading.
+/// Routes packets until SIGTERM or SIGINT. `path` is the configuration's file, which is read again
+/// after SIGHUP and when it changes.
 ///
 /// # Errors
 /// The daemon cannot start, or cannot go on.
-pub fn run(config: Config, _path: &Path) -> Result<(), Failure> {
+pub fn run(config: Config, path: &Path) -> Result<(), Failure> {
     let signals = Signals::new()?;
-    let daemon = Daemon::start(&config, Counters::File, true)?;
+    let daemon = Daemon::start(&config, Counters::File, true, Some(path))?;
     let result = serve(&config, &daemon, &signals);
     daemon.stop();
     log::info!("ended; the ports are the kernel's again");
@@ -32,7 +33,7 @@ fn serve(config: &Config, daemon: &Daemon, signals: &Signals) -> Result<(), Fail
     loop {
         crossbeam_channel::select! {
             recv(signals.wishes) -> wish => match wish {
-                Ok(Wish::Reload) => log::warn!("reloading is not supported yet; restart to read the configuration again"),
+                Ok(Wish::Reload) => daemon.reload(Trigger::Signal),
                 Ok(Wish::End) | Err(_) => return Ok(()),
             },
             recv(daemon.notices()) -> notice => match notice {

@@ -10,10 +10,12 @@
 //! | `reader` | one section, key by key |
 //! | `value` | single values: prefixes, durations, ports |
 //! | `daemon`, `port`, `route`, `acl`, `nat` | the sections, one file for each subject |
+//! | `change` | what a new configuration changes, and what cannot change |
 //! | [`support`] | what is not built in yet |
 
 use std::{
     fs::File,
+    hash::{DefaultHasher, Hash, Hasher},
     io::Read,
     path::{Path, PathBuf},
 };
@@ -25,6 +27,7 @@ use toml::{
 };
 
 mod acl;
+mod change;
 mod daemon;
 mod nat;
 mod port;
@@ -87,6 +90,8 @@ pub struct Config {
     pub forward_ports: Vec<ForwardPort>,
     /// What is probably not meant, in the order of the file.
     pub warnings: Vec<Problem>,
+    /// The [`digest`] of the text that it was read from.
+    pub digest: u64,
     uses: Uses,
 }
 
@@ -117,7 +122,22 @@ impl Config {
 /// Everything that is wrong with the file, or that it cannot be read.
 pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
     let name = path.display().to_string();
-    parse(&read_file(path, &name)?, &name)
+    parse(&read(path)?, &name)
+}
+
+/// A number that tells one text from another, within one run of the program.
+pub fn digest(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The text of the configuration file at `path`, not looked into.
+///
+/// # Errors
+/// The file cannot be read, is too long or no text.
+pub fn read(path: &Path) -> Result<String, ConfigErrors> {
+    read_file(path, &path.display().to_string())
 }
 
 /// Reads and checks a configuration; `name` is what errors call it.
@@ -127,9 +147,9 @@ pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
 pub fn parse(text: &str, name: &str) -> Result<Config, ConfigErrors> {
     let root = syntax(text, name)?;
     let mut problems = Problems::new(name, text);
-    let config = read(root.get_ref(), name, &mut problems);
+    let config = read_all(root.get_ref(), name, &mut problems);
     let warnings = problems.finish()?;
-    Ok(Config { warnings, ..config })
+    Ok(Config { warnings, digest: digest(text), ..config })
 }
 
 /// The `runtime_dir` of the configuration file at `path`: where the daemon's files are. The rest
@@ -190,7 +210,7 @@ fn syntax<'t>(text: &'t str, name: &str) -> Result<Spanned<DeTable<'t>>, ConfigE
 }
 
 /// Reads all sections; what is wrong is in `problems` afterwards.
-fn read(root: &DeTable<'_>, name: &str, problems: &mut Problems<'_>) -> Config {
+fn read_all(root: &DeTable<'_>, name: &str, problems: &mut Problems<'_>) -> Config {
     refuse_unknown(root, problems);
     let mut uses = Uses::default();
     let mut ports = Ports::default();
@@ -246,6 +266,7 @@ fn read(root: &DeTable<'_>, name: &str, problems: &mut Problems<'_>) -> Config {
         masquerades,
         forward_ports: forward_ports.into_iter().map(|placed| placed.value).collect(),
         warnings: Vec::new(),
+        digest: 0,
         uses,
     };
     warn_of_the_whole(&config, root, filters, problems);

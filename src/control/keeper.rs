@@ -2,6 +2,7 @@
 //! control socket say, in batches; works out what that changes; publishes it once a batch; and
 //! looks for neighbours. Nothing that it waits for can keep a worker from its sweep.
 
+mod change;
 mod search;
 mod work;
 
@@ -20,6 +21,7 @@ use crate::{
     stats::file::BlockRef,
     tables::{IcmpLimit, PortId, Tables, publish::Publisher},
 };
+pub use change::{Changed, Changer, Settings};
 use work::Work;
 
 /// Longest time that [`Keeper::start`] waits for the kernel to list what it has.
@@ -121,6 +123,7 @@ pub struct Keeper {
     stop: Sender<()>,
     thread: Option<JoinHandle<Vec<Box<dyn PortControl>>>>,
     queries: Sender<Query>,
+    changer: Changer,
 }
 
 /// Something to be answered from the keeper's own state.
@@ -134,6 +137,8 @@ pub struct View<'a> {
     pub tables: &'a Tables,
     /// Their generation.
     pub generation: u64,
+    /// Which kernel tables are followed.
+    pub follow: Option<Follow>,
     /// The ports.
     pub ports: &'a [PortState],
 }
@@ -167,6 +172,7 @@ impl Keeper {
     ) -> Result<Self, KeeperError> {
         let (stop, stopped) = bounded(1);
         let (queries, asked) = unbounded();
+        let (changer, changes) = Changer::new();
         let (ready, is_ready) = bounded(1);
         let follower = match config.follow {
             Some(follow) => Some(Follower::start(follow).map_err(KeeperError::Kernel)?),
@@ -178,9 +184,9 @@ impl Keeper {
         let work = Work::new(config, publisher, workers, notices, follower, ready);
         let thread = std::thread::Builder::new()
             .name("keeper".into())
-            .spawn(move || work.run(&from_workers, &asked, &stopped))
+            .spawn(move || work.run(&from_workers, &asked, &changes, &stopped))
             .map_err(KeeperError::Thread)?;
-        let keeper = Self { stop, thread: Some(thread), queries };
+        let keeper = Self { stop, thread: Some(thread), queries, changer };
         match is_ready.recv_timeout(FIRST_LISTING) {
             Ok(()) => Ok(keeper),
             Err(_) => Err(KeeperError::Slow),
@@ -196,6 +202,11 @@ impl Keeper {
     /// The way to [`Keeper::ask`] for other threads.
     pub fn queries(&self) -> Sender<Query> {
         self.queries.clone()
+    }
+
+    /// The way to change what the configuration gives.
+    pub fn changer(&self) -> Changer {
+        self.changer.clone()
     }
 
     /// Ends the thread and gives the ports' controls back, in the order of the ports.

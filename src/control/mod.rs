@@ -10,11 +10,13 @@ pub mod keeper;
 pub mod kernel;
 mod learned;
 pub mod next_hops;
+pub mod reload;
 pub mod requests;
 mod resolver;
 pub mod rib;
 pub mod setup;
 pub mod show;
 pub mod socket;
+mod watch;
 
 pub use keeper::{Keeper, KeeperConfig, KeeperError, KeeperPort, Notice, WorkerLine};

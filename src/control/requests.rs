@@ -3,11 +3,12 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use serde_json::{Value, json};
 
 use super::{
     keeper::{Query, View},
+    reload::{Outcome, Reloads, Trigger},
     show::{self, Cursor},
 };
 use crate::stats::file::StatsFile;
@@ -23,17 +24,57 @@ pub struct Answerer {
     pub queries: Sender<Query>,
     /// The counters.
     pub stats: Arc<StatsFile>,
+    /// The way to reloads; none when there is no file to read again.
+    pub reloads: Option<Reloads>,
 }
 
 /// What a request comes to.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub enum Answer {
     /// One line, without its end.
     Line(String),
     /// One line, after which the connection is closed.
     Last(String),
+    /// One line, when something else is done.
+    Later(Later),
     /// A list of routes: this beginning of the line, then [`Answerer::more`].
     List(String),
+}
+
+/// Something that is being done for a client.
+#[derive(Debug)]
+pub enum Later {
+    /// The configuration is being read again.
+    Reload(Receiver<Outcome>),
+}
+
+impl Later {
+    /// The answer, once it is there.
+    pub fn poll(&self) -> Option<String> {
+        match self {
+            Self::Reload(outcome) => poll(outcome, reloaded),
+        }
+    }
+}
+
+/// What `say` makes of what has come; `None` while nothing has.
+fn poll<T>(receiver: &Receiver<T>, say: impl FnOnce(T) -> String) -> Option<String> {
+    match receiver.try_recv() {
+        Ok(value) => Some(say(value)),
+        Err(TryRecvError::Empty) => None,
+        Err(TryRecvError::Disconnected) => Some(refuse("the daemon is ending")),
+    }
+}
+
+fn reloaded(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Done { warnings } => accept(&json!({ "warnings": warnings })),
+        Outcome::Refused { errors, configuration } => {
+            let error = errors.join("\n");
+            json!({ "version": VERSION, "ok": false, "error": error, "configuration": configuration })
+                .to_string()
+        }
+    }
 }
 
 fn refuse(error: impl Into<String>) -> String {
@@ -67,9 +108,10 @@ impl Answerer {
         }
         let text = |key: &str| request.get(key).and_then(Value::as_str);
         match (text("command"), text("what")) {
-            (Some("reload"), _) => Answer::Line(refuse(
-                "reload is not supported yet; restart the daemon to read the configuration",
-            )),
+            (Some("reload"), _) => match &self.reloads {
+                Some(reloads) => Answer::Later(Later::Reload(reloads.ask(Trigger::Client))),
+                None => Answer::Line(refuse("this daemon has no configuration file to read again")),
+            },
             (Some("show"), Some("routes")) => match request.get("address") {
                 None | Some(Value::Null) => {
                     Answer::List(format!("{{\"version\":{VERSION},\"ok\":true,\"data\":["))
@@ -98,7 +140,10 @@ impl Answerer {
                 self.of_keeper(move |view| show::ports(view, &totals))
             }
             "neighbors" => self.of_keeper(show::neighbors),
-            "tables" => self.of_keeper(show::tables),
+            "tables" => {
+                let status = self.reloads.as_ref().map(Reloads::status).unwrap_or_default();
+                self.of_keeper(move |view| show::tables(view, &status))
+            }
             "verdicts" => Answer::Line(accept(&show::verdicts(&self.stats.snapshot()))),
             "flows" | "masquerade" | "acl" => {
                 Answer::Line(refuse(format!("this daemon has no {what} to show: not supported yet")))

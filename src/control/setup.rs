@@ -3,8 +3,9 @@
 use netmap::{Host, PortInfo};
 
 use super::{
+    keeper::Settings,
     kernel::{Follow, RouteKind},
-    rib::{PortSpec, StaticHop, StaticNeighbor, StaticRoute},
+    rib::{PortSettings, PortSpec, StaticHop, StaticNeighbor, StaticRoute, given_addresses},
 };
 use crate::{
     config::{self, Config, Target},
@@ -31,8 +32,24 @@ pub fn port_spec(port: &config::Port, info: &PortInfo, host: &Host) -> PortSpec 
         device_mac: info.mac.unwrap_or_else(|| made_up_mac(&port.name)),
         mtu: port.mtu,
         max_len: u16::try_from(info.max_frame.saturating_sub(ETHERNET)).unwrap_or(u16::MAX),
-        addresses: (builtin_host || !port.addresses.is_empty()).then(|| port.addresses.clone()),
+        addresses: given_addresses(builtin_host, &port.addresses),
         builtin_host,
+    }
+}
+
+/// Everything that the configuration of a running daemon may change; the ports in the order in
+/// which they were opened.
+pub fn settings(config: &Config, follow_kernel: bool) -> Settings {
+    let port = |port: &config::Port| PortSettings {
+        mac: port.mac.map(|mac| mac.0),
+        mtu: port.mtu,
+        addresses: port.addresses.clone(),
+    };
+    Settings {
+        follow: if follow_kernel { follow(config) } else { None },
+        ports: config.ports.iter().map(port).collect(),
+        routes: static_routes(config),
+        neighbors: static_neighbors(config),
     }
 }
 

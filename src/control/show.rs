@@ -9,6 +9,7 @@ use super::{
     keeper::View,
     kernel::Hop,
     next_hops::Adjacency,
+    reload::Status,
     rib::{Candidate, Family, NeighborSource, Rib, Source, Table, paths::PathKey},
 };
 use crate::{
@@ -83,9 +84,9 @@ pub fn verdicts(totals: &[PortTotals]) -> Value {
     Value::Object(object)
 }
 
-/// The tables' sizes.
-pub fn tables(view: &View<'_>) -> Value {
-    json!({
+/// The tables' sizes, and how reloads went.
+pub fn tables(view: &View<'_>, reloads: &Status) -> Value {
+    let mut data = json!({
         "generation": view.generation,
         "fib4_prefixes": view.rib.v4().installed.len(),
         "fib6_prefixes": view.rib.v6().installed.len(),
@@ -93,7 +94,11 @@ pub fn tables(view: &View<'_>) -> Value {
         "neighbors": view.rib.neighbors().count(),
         "fib4_bytes": view.tables.fib4.bytes(),
         "fib6_bytes": view.tables.fib6.bytes(),
-    })
+    });
+    for (key, value) in reloads.keys() {
+        data[key] = value;
+    }
+    data
 }
 
 /// The neighbours, by port and address.

@@ -20,7 +20,7 @@ use std::{
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{
-    requests::{self, Answer, Answerer},
+    requests::{self, Answer, Answerer, Later},
     show::Cursor,
 };
 
@@ -32,6 +32,8 @@ pub const LINE_MAX: usize = 65536;
 const CLIENTS_MAX: usize = 64;
 /// Bytes of answers that wait for a client before its next request is read.
 const BACKLOG: usize = 256 << 10;
+/// Time between two looks at what is being done for a client.
+const LOOK: Duration = Duration::from_millis(10);
 /// How long a client may take for a request, or for a part of its answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -169,20 +171,23 @@ impl Server {
                     return;
                 }
             }
-            let ready: Vec<bool> =
-                fds.iter().map(|fd| fd.revents().is_some_and(|events| !events.is_empty())).collect();
+            let ready: Vec<PollFlags> =
+                fds.iter().map(|fd| fd.revents().unwrap_or(PollFlags::empty())).collect();
             drop(fds);
-            if ready[0] {
+            if !ready[0].is_empty() {
                 return;
             }
             let now = Instant::now();
             for (client, ready) in self.clients.iter_mut().zip(&ready[2..]) {
-                if *ready {
+                // It waits for an answer and has gone: poll would not wait for anything else.
+                client.gone |=
+                    client.later.is_some() && ready.intersects(PollFlags::POLLHUP | PollFlags::POLLERR);
+                if !ready.is_empty() || client.later.is_some() {
                     client.go_on(&self.answerer, now);
                 }
             }
             self.clients.retain(|client| !client.gone && client.deadline > now);
-            if ready[1] {
+            if !ready[1].is_empty() {
                 self.let_in(now);
             }
         }
@@ -190,7 +195,10 @@ impl Server {
 
     fn timeout(&self) -> PollTimeout {
         let now = Instant::now();
-        let left = |client: &Client| client.deadline.saturating_duration_since(now);
+        let left = |client: &Client| match client.later {
+            Some(_) => LOOK,
+            None => client.deadline.saturating_duration_since(now),
+        };
         match self.clients.iter().map(left).min() {
             Some(left) => PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX),
             None => PollTimeout::NONE,
@@ -229,6 +237,8 @@ struct Client {
     sent: usize,
     /// The rest of a list that is being sent.
     list: Option<(Cursor, bool)>,
+    /// What is being done for it; nothing more is read until then.
+    later: Option<Later>,
     deadline: Instant,
     /// Nothing more is read, and the connection ends when everything has been sent.
     closing: bool,
@@ -243,6 +253,7 @@ impl Client {
             output: Vec::new(),
             sent: 0,
             list: None,
+            later: None,
             deadline: now + PATIENCE,
             closing: false,
             gone: false,
@@ -252,7 +263,8 @@ impl Client {
     fn interest(&self) -> PollFlags {
         let mut interest = PollFlags::empty();
         interest.set(PollFlags::POLLOUT, self.waits_to_send());
-        interest.set(PollFlags::POLLIN, !self.closing && !self.waits_to_send());
+        let reads = !self.closing && !self.waits_to_send() && self.later.is_none();
+        interest.set(PollFlags::POLLIN, reads);
         interest
     }
 
@@ -261,18 +273,23 @@ impl Client {
     }
 
     fn go_on(&mut self, answerer: &Answerer, now: Instant) {
-        if !self.waits_to_send() && !self.closing {
+        if let Some(later) = &self.later {
+            self.deadline = now + PATIENCE;
+            let Some(text) = later.poll() else { return };
+            self.later = None;
+            self.say(&text);
+        } else if !self.waits_to_send() && !self.closing {
             self.receive();
         }
         loop {
             self.answer(answerer);
             self.send(now);
             let blocked = self.sent < self.output.len();
-            if self.gone || blocked || (self.list.is_none() && !self.has_line()) {
+            if self.gone || blocked || self.later.is_some() || (self.list.is_none() && !self.has_line()) {
                 break;
             }
         }
-        if self.closing && !self.waits_to_send() {
+        if self.closing && !self.waits_to_send() && self.later.is_none() {
             self.gone = true;
         }
     }
@@ -293,7 +310,7 @@ impl Client {
 
     /// Answers requests that have come in whole, while there is room for the answers.
     fn answer(&mut self, answerer: &Answerer) {
-        while self.output.len() - self.sent < BACKLOG && !self.gone {
+        while self.output.len() - self.sent < BACKLOG && !self.gone && self.later.is_none() {
             if let Some((cursor, first)) = self.list.take() {
                 match answerer.more(cursor, first) {
                     Some((text, next)) => {
@@ -316,6 +333,7 @@ impl Client {
                     match answerer.answer(&line[..end]) {
                         Answer::Line(text) => self.say(&text),
                         Answer::Last(text) => self.say_last(&text),
+                        Answer::Later(later) => self.later = Some(later),
                         Answer::List(beginning) => {
                             self.output.extend_from_slice(beginning.as_bytes());
                             self.list = Some((Cursor::Start, true));

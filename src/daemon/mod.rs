@@ -23,6 +23,7 @@ use crate::{
     config::{Config, Idle},
     control::{
         Keeper, KeeperConfig, KeeperError, KeeperPort, Notice, WorkerLine,
+        reload::{Reloader, Trigger},
         requests::Answerer,
         rib::PortSpec,
         setup,
@@ -107,6 +108,8 @@ pub struct Daemon {
     control: Option<ControlSocket>,
     workers: threads::Workers,
     keeper: Keeper,
+    // After the keeper, so that nothing is waited for that it would still do.
+    reloader: Option<Reloader>,
     stats: Arc<StatsFile>,
     notices: Receiver<Notice>,
 }
@@ -114,9 +117,17 @@ pub struct Daemon {
 impl Daemon {
     /// Opens the ports and starts the workers. Returns when packets are being forwarded.
     ///
+    /// `file` is where the configuration was read from, and is read again when it changes or
+    /// somebody asks for that.
+    ///
     /// # Errors
     /// [`DaemonError`]; everything that was opened is closed again.
-    pub fn start(config: &Config, counters: Counters, follow_kernel: bool) -> Result<Self, DaemonError> {
+    pub fn start(
+        config: &Config,
+        counters: Counters,
+        follow_kernel: bool,
+        file: Option<&Path>,
+    ) -> Result<Self, DaemonError> {
         let available = std::thread::available_parallelism().map_or(1, |n| n.get());
         check_cores(config, core_count())?;
         let socket = open_socket(config, counters)?;
@@ -171,14 +182,29 @@ impl Daemon {
             if count == 1 { "worker" } else { "workers" }
         );
         let stats = Arc::new(stats);
-        let answerer = Answerer { queries: keeper.queries(), stats: stats.clone() };
+        let reloader = file
+            .map(|file| Reloader::start(file, config.clone(), follow_kernel, keeper.changer()))
+            .transpose()?;
+        let answerer = Answerer {
+            queries: keeper.queries(),
+            stats: stats.clone(),
+            reloads: reloader.as_ref().map(Reloader::reloads),
+        };
         let control = socket.map(|socket| socket.serve(answerer)).transpose()?;
-        Ok(Self { control, workers, keeper, stats, notices })
+        Ok(Self { control, reloader, workers, keeper, stats, notices })
     }
 
     /// What the daemon has to say: ports that went away, captures that ended.
     pub fn notices(&self) -> &Receiver<Notice> {
         &self.notices
+    }
+
+    /// Has the configuration read again, if it came from a file; the log says how that went.
+    pub fn reload(&self, trigger: Trigger) {
+        if let Some(reloader) = &self.reloader {
+            // Nobody waits for the outcome.
+            drop(reloader.reloads().ask(trigger));
+        }
     }
 
     /// The keeper, to be asked.
@@ -216,11 +242,12 @@ impl Daemon {
 
     /// Stops: packets first, then the devices are closed. Gives the last counters.
     pub fn stop(self) -> Vec<PortTotals> {
-        let Self { control, mut workers, keeper, stats, notices } = self;
+        let Self { control, reloader, mut workers, keeper, stats, notices } = self;
         drop(control);
         workers.stop();
         drop(notices);
         let controls = keeper.stop();
+        drop(reloader);
         let totals = stats.snapshot();
         drop(controls);
         totals

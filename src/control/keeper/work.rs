@@ -8,7 +8,10 @@ use std::{
 use crossbeam_channel::{Receiver, Sender, never, select};
 use netmap::device::PortControl;
 
-use super::{KeeperConfig, Notice, PortState, Query, View, WorkerLine};
+use super::{
+    KeeperConfig, Notice, PortState, Query, View, WorkerLine,
+    change::{Change, Unanswered},
+};
 use crate::{
     control::{
         apply,
@@ -67,6 +70,8 @@ pub(super) struct Work {
     pub(super) unparsed: u64,
     /// Ports whose wrong TCP checksums have been told.
     pub(super) told_sums: HashSet<PortId>,
+    /// Changes that are not in force yet.
+    pub(super) unanswered: Vec<Unanswered>,
 }
 
 impl Work {
@@ -114,6 +119,7 @@ impl Work {
             reopen_at: None,
             unparsed: 0,
             told_sums: HashSet::new(),
+            unanswered: Vec::new(),
         }
     }
 
@@ -121,6 +127,7 @@ impl Work {
         mut self,
         from_workers: &Receiver<ToKeeper>,
         queries: &Receiver<Query>,
+        changes: &Receiver<Change>,
         stop: &Receiver<()>,
     ) -> Vec<Box<dyn PortControl>> {
         let mut from_workers = from_workers.clone();
@@ -137,6 +144,11 @@ impl Work {
                 recv(queries) -> query => {
                     if let Ok(query) = query {
                         self.answer(query);
+                    }
+                }
+                recv(changes) -> change => {
+                    if let Ok(change) = change {
+                        self.change(change);
                     }
                 }
                 recv(stop) -> _ => break,
@@ -180,6 +192,7 @@ impl Work {
         let now = Instant::now();
         if self.awaited == Parts::default() {
             self.publish(now);
+            self.answer_changes();
             if let Some(ready) = self.ready.take() {
                 // Whoever started this thread may have stopped waiting.
                 let _ = ready.try_send(());
@@ -277,7 +290,12 @@ impl Work {
                 }
             }
             KernelEvent::DumpBegin(part) => self.listing = self.listing.with((*part).into()),
-            KernelEvent::DumpEnd { part, .. } => {
+            KernelEvent::DumpEnd { part, complete } => {
+                if *complete {
+                    self.unanswered
+                        .iter_mut()
+                        .for_each(|change| change.awaits = change.awaits.without(*part));
+                }
                 self.listing = self.listing.without(*part);
                 self.awaited = self.awaited.without(*part);
                 self.listed_at = Instant::now();
@@ -368,6 +386,7 @@ impl Work {
             rib: &self.rib,
             tables: self.publisher.tables(),
             generation: self.publisher.generation(),
+            follow: self.follow,
             ports: &self.ports,
         });
     }

@@ -205,7 +205,7 @@ impl Rib {
         let link = entry.index.and_then(|index| self.links.get(&index)).map(|(link, _)| link);
         let mut table = entry.table.clone();
         table.up = live && link.is_none_or(|link| link.carrier);
-        table.mac = entry.spec.mac.or(link.and_then(|link| link.mac)).unwrap_or(table.mac);
+        table.mac = entry.spec.mac.or(link.and_then(|link| link.mac)).unwrap_or(entry.spec.device_mac);
         let kernel_mtu = link.map(|link| u16::try_from(link.mtu).unwrap_or(u16::MAX));
         table.mtu = entry.spec.mtu.or(kernel_mtu).unwrap_or(USUAL_MTU).min(entry.spec.max_len);
         let mut nets: Vec<IpNet> = match (&entry.spec.addresses, entry.index) {

@@ -16,6 +16,8 @@ pub mod table;
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]
+mod reconfigure_tests;
+#[cfg(test)]
 mod tests;
 
 use std::{
@@ -31,7 +33,8 @@ use super::{
 };
 pub use neighbors::{Neighbor, NeighborSource};
 use paths::{PathId, Paths};
-pub use statics::{PortSpec, StaticHop, StaticNeighbor, StaticRoute};
+pub(super) use statics::given_addresses;
+pub use statics::{PortSettings, PortSpec, StaticHop, StaticNeighbor, StaticRoute};
 use sweep::Sweep;
 pub use table::{Candidate, Family, Source, Table};
 

@@ -1,6 +1,9 @@
 //! What the configuration says: ports, routes and neighbours.
 
-use std::net::IpAddr;
+use std::{
+    collections::{BTreeSet, HashSet},
+    net::IpAddr,
+};
 
 use ipnet::{IpNet, Ipv4Net};
 
@@ -65,6 +68,25 @@ pub struct StaticNeighbor {
     pub mac: [u8; 6],
 }
 
+/// What a port's section may change while the port is open.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PortSettings {
+    /// The MAC address, if neither the kernel nor the device is to say.
+    pub mac: Option<[u8; 6]>,
+    /// The MTU in bytes, if the kernel is not to say.
+    pub mtu: Option<u16>,
+    /// The addresses; empty: the kernel's.
+    pub addresses: Vec<IpNet>,
+}
+
+/// One entry of a table that the configuration gives.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Given {
+    to: IpNet,
+    source: Source,
+    key: PathKey,
+}
+
 /// The path of what needs no next hops.
 pub(super) fn fixed_path(kind: RouteKind) -> Option<PathKey> {
     Some(PathKey::Fixed(match kind {
@@ -107,42 +129,101 @@ impl Rib {
             full: false,
         };
         for (to, id) in special::SPECIAL {
-            rib.add(to, Source::Special, PathKey::Fixed(id));
+            rib.add(&Given { to, source: Source::Special, key: PathKey::Fixed(id) });
         }
         for port in 0..rib.ports.len() as PortId {
             rib.changes.ports.insert(port);
             rib.refresh_port(port);
-            for net in rib.ports[usize::from(port)].spec.addresses.clone().unwrap_or_default() {
-                rib.add_address(port, net);
+        }
+        rib.give(routes, neighbors);
+        rib.changes.local = true;
+        rib.settle();
+        rib
+    }
+
+    /// Brings what the configuration gives up to these settings and lists; everything else stays.
+    /// Ports without settings keep theirs. What is added comes before what goes, so that a next hop
+    /// that stays in use keeps its number.
+    pub fn reconfigure(
+        &mut self,
+        ports: &[PortSettings],
+        routes: &[StaticRoute],
+        neighbors: &[StaticNeighbor],
+    ) {
+        for (port, settings) in (0..).zip(ports) {
+            let Some(entry) = self.ports.get_mut(usize::from(port)) else { continue };
+            let spec = &mut entry.spec;
+            (spec.mac, spec.mtu) = (settings.mac, settings.mtu);
+            spec.addresses = given_addresses(spec.builtin_host, &settings.addresses);
+            self.refresh_port(port);
+        }
+        self.give(routes, neighbors);
+        self.settle();
+    }
+
+    fn give(&mut self, routes: &[StaticRoute], neighbors: &[StaticNeighbor]) {
+        let mut old = HashSet::new();
+        self.given::<u32>(&mut old);
+        self.given::<u128>(&mut old);
+        let addresses = (0..).zip(&self.ports).flat_map(|(port, entry): (PortId, _)| {
+            let nets = entry.spec.addresses.iter().flatten();
+            nets.flat_map(move |net| given_by_address(port, *net))
+        });
+        let new: Vec<Given> = addresses.chain(routes.iter().filter_map(given_by_route)).collect();
+        for given in new {
+            if !old.remove(&given) {
+                self.add(&given);
             }
         }
+        self.give_neighbors(neighbors);
+        for given in old {
+            self.withdraw(&given);
+        }
+    }
+
+    fn give_neighbors(&mut self, neighbors: &[StaticNeighbor]) {
+        let is_static = |neighbor: &Neighbor| neighbor.source == NeighborSource::Static;
+        let mut old: BTreeSet<_> =
+            self.neighbors.iter().filter(|(_, known)| is_static(known)).map(|(key, _)| *key).collect();
         for neighbor in neighbors {
+            let index = own_index(neighbor.port);
             let known = Neighbor {
                 mac: Some(neighbor.mac),
                 state: NeighborState::Permanent,
                 source: NeighborSource::Static,
                 mark: 0,
             };
-            rib.set_neighbor(own_index(neighbor.port), neighbor.address, known);
+            old.remove(&(neighbor.address, index));
+            self.set_neighbor(index, neighbor.address, known);
         }
-        for route in routes {
-            rib.add_static(route);
-        }
-        rib.changes.local = true;
-        rib.settle();
-        rib
-    }
-
-    fn add(&mut self, to: IpNet, source: Source, key: PathKey) {
-        match to {
-            IpNet::V4(net) => self.add_to((u32::from(net.network()), net.prefix_len()), source, key),
-            IpNet::V6(net) => self.add_to((u128::from(net.network()), net.prefix_len()), source, key),
+        for (address, index) in old {
+            self.forget_neighbor(index, address);
         }
     }
 
-    fn add_to<A: InRib>(&mut self, at: (A, u8), source: Source, key: PathKey) {
-        let path = self.acquire_path(key);
-        let new = Candidate { source, protocol: 0, mark: 0, metric: 0, path };
+    /// Adds to `out` what the configuration gives now.
+    fn given<A: InRib>(&self, out: &mut HashSet<Given>) {
+        let configured =
+            |c: &&Candidate| c.mark == 0 && !matches!(c.source, Source::Special | Source::Neighbor);
+        for ((address, length), list) in &A::table(self).candidates {
+            for candidate in list.as_slice().iter().filter(configured) {
+                let Some(path) = self.paths.get(candidate.path) else { continue };
+                let to = address.net(*length);
+                out.insert(Given { to, source: candidate.source, key: PathKey::clone(&path.key) });
+            }
+        }
+    }
+
+    fn add(&mut self, given: &Given) {
+        match given.to {
+            IpNet::V4(net) => self.add_to((u32::from(net.network()), net.prefix_len()), given),
+            IpNet::V6(net) => self.add_to((u128::from(net.network()), net.prefix_len()), given),
+        }
+    }
+
+    fn add_to<A: InRib>(&mut self, at: (A, u8), given: &Given) {
+        let path = self.acquire_path(given.key.clone());
+        let new = Candidate { source: given.source, protocol: 0, mark: 0, metric: 0, path };
         let spare = A::table_mut(self).edit(at, |list| {
             if list.iter().any(|c| c.rank() == new.rank() && c.path == path) {
                 return Some(path);
@@ -157,50 +238,76 @@ impl Rib {
         self.refresh(at);
     }
 
-    /// An address of a port's that the configuration gives: the address itself, its network, and
-    /// the network's broadcast address, which a /31 does not have (RFC 3021).
-    fn add_address(&mut self, port: PortId, net: IpNet) {
-        let own = IpNet::from(net.addr());
-        if special::allows(own, RouteKind::Local) {
-            self.add(own, Source::Local, PathKey::Fixed(fixed::HOST));
-        }
-        if special::allows(net.trunc(), RouteKind::Unicast) && net.prefix_len() < net.max_prefix_len() {
-            let hop = Hop {
-                gateway: None,
-                index: Some(own_index(port)),
-                weight: 1,
-                kernel_only: false,
-                dead: false,
-            };
-            self.add(net.trunc(), Source::Connected, PathKey::Hops(vec![hop]));
-        }
-        if let IpNet::V4(net) = net
-            && net.prefix_len() < 31
-        {
-            let broadcast = IpNet::from(Ipv4Net::from(net.broadcast()));
-            if special::allows(broadcast, RouteKind::Broadcast) {
-                self.add(broadcast, Source::Local, PathKey::Fixed(fixed::BROADCAST));
-            }
+    fn withdraw(&mut self, given: &Given) {
+        match given.to {
+            IpNet::V4(net) => self.withdraw_from((u32::from(net.network()), net.prefix_len()), given),
+            IpNet::V6(net) => self.withdraw_from((u128::from(net.network()), net.prefix_len()), given),
         }
     }
 
-    fn add_static(&mut self, route: &StaticRoute) {
-        if !special::allows(route.to, route.kind) {
-            log::warn!("route to {}: this prefix has a meaning of its own and is never routed", route.to);
-            return;
-        }
-        let key = fixed_path(route.kind).unwrap_or_else(|| {
-            let hops = route.hops.iter().map(|hop| Hop {
-                gateway: hop.gateway,
-                index: hop.port.map(own_index),
-                weight: hop.weight.max(1),
-                kernel_only: false,
-                dead: false,
-            });
-            PathKey::through(hops.collect())
+    fn withdraw_from<A: InRib>(&mut self, at: (A, u8), given: &Given) {
+        let Some(path) = self.paths.id_of(&given.key) else { return };
+        let is = |c: &Candidate| c.mark == 0 && c.source == given.source && c.path == path;
+        let found = A::table_mut(self).edit(at, |list| {
+            let before = list.len();
+            list.retain(|c| !is(c));
+            before > list.len()
         });
-        self.add(route.to, Source::Static, key);
+        if found {
+            self.release_path(path);
+            self.refresh(at);
+        }
     }
+}
+
+/// The addresses of a port: the kernel's, unless the configuration gives some or the kernel has no
+/// part in it.
+pub(in crate::control) fn given_addresses(builtin_host: bool, addresses: &[IpNet]) -> Option<Vec<IpNet>> {
+    (builtin_host || !addresses.is_empty()).then(|| addresses.to_vec())
+}
+
+/// What an address of a port's gives: the address itself, its network, and the network's broadcast
+/// address, which a /31 does not have (RFC 3021).
+fn given_by_address(port: PortId, net: IpNet) -> Vec<Given> {
+    let mut list = Vec::new();
+    let own = IpNet::from(net.addr());
+    if special::allows(own, RouteKind::Local) {
+        list.push(Given { to: own, source: Source::Local, key: PathKey::Fixed(fixed::HOST) });
+    }
+    if special::allows(net.trunc(), RouteKind::Unicast) && net.prefix_len() < net.max_prefix_len() {
+        let hop =
+            Hop { gateway: None, index: Some(own_index(port)), weight: 1, kernel_only: false, dead: false };
+        let key = PathKey::Hops(vec![hop]);
+        list.push(Given { to: net.trunc(), source: Source::Connected, key });
+    }
+    if let IpNet::V4(net) = net
+        && net.prefix_len() < 31
+    {
+        let to = IpNet::from(Ipv4Net::from(net.broadcast()));
+        if special::allows(to, RouteKind::Broadcast) {
+            list.push(Given { to, source: Source::Local, key: PathKey::Fixed(fixed::BROADCAST) });
+        }
+    }
+    list
+}
+
+/// What a configured route gives; nothing within a prefix with a meaning of its own.
+fn given_by_route(route: &StaticRoute) -> Option<Given> {
+    if !special::allows(route.to, route.kind) {
+        log::warn!("route to {}: this prefix has a meaning of its own and is never routed", route.to);
+        return None;
+    }
+    let key = fixed_path(route.kind).unwrap_or_else(|| {
+        let hops = route.hops.iter().map(|hop| Hop {
+            gateway: hop.gateway,
+            index: hop.port.map(own_index),
+            weight: hop.weight.max(1),
+            kernel_only: false,
+            dead: false,
+        });
+        PathKey::through(hops.collect())
+    });
+    Some(Given { to: route.to, source: Source::Static, key })
 }
 
 impl RibPort {

@@ -11,7 +11,7 @@ use super::{paths::PathId, sweep::Sweep};
 use crate::tables::prefixes::{Address, Prefixes};
 
 /// Whose word a candidate is; the earlier, the better.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Source {
     /// A prefix with a meaning of its own.
     Special,

@@ -69,7 +69,7 @@ fn rig(routes: u32) -> Rig {
     let keeper = Keeper::start(config, publisher, unbounded().1, Vec::new(), unbounded().0).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let bound = Bound::new(&dir.path().join(CONTROL_SOCKET)).unwrap();
-    let socket = bound.serve(Answerer { queries: keeper.queries(), stats }).unwrap();
+    let socket = bound.serve(Answerer { queries: keeper.queries(), stats, reloads: None }).unwrap();
     Rig { socket: Some(socket), _keeper: keeper, dir }
 }
 

@@ -1,0 +1,215 @@
+//! What a new configuration changes against the one in force, and what of that cannot change while
+//! the daemon runs.
+
+use std::{collections::HashMap, fmt::Display, hash::Hash};
+
+use super::{Config, ConfigErrors, Daemon, Port, Problem};
+
+impl Config {
+    /// This configuration with its ports in the order of `running`, so that every port keeps its
+    /// number.
+    ///
+    /// # Errors
+    /// One for each key that cannot change while the daemon runs, and has changed.
+    pub fn replacing(mut self, running: &Config) -> Result<Config, ConfigErrors> {
+        let refused = refused(running, &self);
+        if !refused.is_empty() {
+            return Err(ConfigErrors(refused));
+        }
+        self.ports.sort_by_key(|port| running.port(&port.name));
+        Ok(self)
+    }
+
+    /// What differs from `old` and can change while the daemon runs, in words: `2 routes added`.
+    pub fn news_against(&self, old: &Config) -> Vec<String> {
+        let mut news = Vec::new();
+        for port in &self.ports {
+            let Some(before) = old.ports.iter().find(|before| before.name == port.name) else { continue };
+            let keys = [
+                ("addresses", before.addresses != port.addresses),
+                ("mac", before.mac != port.mac),
+                ("mtu", before.mtu != port.mtu),
+            ];
+            let keys: Vec<_> = keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect();
+            if !keys.is_empty() {
+                news.push(format!("port {}: another {}", port.name, keys.join(", ")));
+            }
+        }
+        if old.kernel != self.kernel {
+            news.push(if self.kernel.routes {
+                format!("the kernel's table {} is followed", self.kernel.table)
+            } else {
+                "the kernel's routes are not followed".into()
+            });
+        }
+        let routes = |config: &Config| config.routes.iter().map(|r| (r.to, r.target.clone())).collect();
+        news.extend(count("route", &routes(old), &routes(self)));
+        let neighbors =
+            |config: &Config| config.neighbors.iter().map(|n| ((n.port.clone(), n.address), n.mac)).collect();
+        news.extend(count("neighbor", &neighbors(old), &neighbors(self)));
+        news
+    }
+}
+
+/// How many entries were added, changed and removed.
+fn count<K: Eq + Hash, V: PartialEq>(what: &str, old: &HashMap<K, V>, new: &HashMap<K, V>) -> Vec<String> {
+    let added = new.keys().filter(|key| !old.contains_key(key)).count();
+    let removed = old.keys().filter(|key| !new.contains_key(key)).count();
+    let changed = new.iter().filter(|(key, value)| old.get(key).is_some_and(|old| old != *value)).count();
+    [(added, "added"), (changed, "changed"), (removed, "removed")]
+        .into_iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, done)| format!("{n} {what}{} {done}", if n == 1 { "" } else { "s" }))
+        .collect()
+}
+
+/// What has changed and cannot, one problem for each key.
+fn refused(old: &Config, new: &Config) -> Vec<Problem> {
+    // Taken apart in full, so that a new section cannot be forgotten here.
+    let Config {
+        file,
+        daemon,
+        kernel: _,
+        ports,
+        routes: _,
+        neighbors: _,
+        acls,
+        masquerades,
+        forward_ports,
+        warnings: _,
+        digest: _,
+        uses: _,
+    } = new;
+    let mut refusals = Refusals { file, list: Vec::new() };
+    refused_of_daemon(&old.daemon, daemon, &mut refusals);
+    refused_of_ports(&old.ports, ports, &mut refusals);
+    refusals.unless("acl", old.acls == *acls, "restart to change filters");
+    refusals.unless("masquerade", old.masquerades == *masquerades, "restart to change masquerading");
+    refusals.unless("forward_port", old.forward_ports == *forward_ports, "restart to change forwarded ports");
+    refusals.list
+}
+
+struct Refusals<'a> {
+    file: &'a str,
+    list: Vec<Problem>,
+}
+
+impl Refusals<'_> {
+    fn add(&mut self, key: &str, message: impl Display) {
+        let problem = Problem::of_file(self.file, message);
+        self.list.push(Problem { key: key.into(), ..problem });
+    }
+
+    fn unless(&mut self, key: &str, same: bool, message: &str) {
+        if !same {
+            self.add(key, message);
+        }
+    }
+}
+
+fn refused_of_daemon(old: &Daemon, new: &Daemon, refusals: &mut Refusals<'_>) {
+    let Daemon { cpus, runtime_dir, user, metrics, on_exit, idle } = new;
+    refusals.unless("daemon.cpus", old.cpus == *cpus, "restart to change the workers' cores");
+    refusals.unless("daemon.runtime_dir", old.runtime_dir == *runtime_dir, "restart to change the directory");
+    refusals.unless("daemon.user", old.user == *user, "restart to change the user");
+    refusals.unless("daemon.metrics", old.metrics == *metrics, "restart to change where metrics are served");
+    refusals.unless("daemon.on_exit", old.on_exit == *on_exit, "restart to change what happens at the end");
+    refusals.unless("daemon.idle", old.idle == *idle, "restart to change how workers wait");
+}
+
+fn refused_of_ports(old: &[Port], new: &[Port], refusals: &mut Refusals<'_>) {
+    for before in old {
+        let Some(port) = new.iter().find(|port| port.name == before.name) else {
+            refusals.add("port", format!("restart to remove port {:?}", before.name));
+            continue;
+        };
+        let Port { name, device, addresses: _, mac: _, mtu: _, vlans } = port;
+        if before.device != *device {
+            refusals.add("port.device", format!("restart to change the device of port {name:?}"));
+        }
+        if before.vlans != *vlans {
+            refusals.add("port.vlans", format!("restart to change the VLANs of port {name:?}"));
+        }
+    }
+    for port in new.iter().filter(|port| old.iter().all(|before| before.name != port.name)) {
+        refusals.add("port", format!("restart to add port {:?}", port.name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse;
+
+    const BASE: &str = r#"
+        [[port]]
+        name = "a"
+        device = "pipe:a"
+        addresses = ["10.0.0.1/24"]
+        [[port]]
+        name = "b"
+        device = "pipe:b"
+        mtu = 1500
+        [[route]]
+        to = "192.0.2.0/24"
+        via = "10.0.0.2"
+        [[route]]
+        to = "198.51.100.0/24"
+        type = "blackhole"
+    "#;
+
+    fn config(text: &str) -> Config {
+        parse(text, "f").unwrap()
+    }
+
+    #[test]
+    fn a_configuration_differs_in_nothing_from_itself() {
+        let new = config(BASE).replacing(&config(BASE)).unwrap();
+        assert!(new.news_against(&config(BASE)).is_empty());
+    }
+
+    #[test]
+    fn what_cannot_change_is_refused_key_by_key() {
+        let text = BASE.replace("\"pipe:a\"", "\"pipe:c\"").replace("name = \"b\"", "name = \"c\"")
+            + "[daemon]\ncpus = [0]\nidle = \"spin\"\nruntime_dir = \"/x\"\n";
+        let refused = config(&text).replacing(&config(BASE)).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "f: daemon.cpus: restart to change the workers' cores\n\
+             f: daemon.runtime_dir: restart to change the directory\n\
+             f: daemon.idle: restart to change how workers wait\n\
+             f: port.device: restart to change the device of port \"a\"\n\
+             f: port: restart to remove port \"b\"\n\
+             f: port: restart to add port \"c\""
+        );
+    }
+
+    #[test]
+    fn ports_keep_their_numbers_when_their_sections_change_places() {
+        let (a, rest) = BASE.split_once("[[port]]\n        name = \"b\"").unwrap();
+        let text = format!("[[port]]\n        name = \"b\"{rest}{a}");
+        let new = config(&text);
+        assert_eq!(new.port("b"), Some(0));
+        assert_eq!(new.replacing(&config(BASE)).unwrap().port("b"), Some(1));
+    }
+
+    #[test]
+    fn what_changes_is_told_in_words() {
+        let text = BASE
+            .replace("mtu = 1500", "mtu = 1400\nmac = \"02:00:00:00:00:07\"")
+            .replace("type = \"blackhole\"", "type = \"prohibit\"")
+            .replace("192.0.2.0/24", "192.0.2.0/25")
+            + "[kernel]\nroutes = false\n";
+        let news = config(&text).replacing(&config(BASE)).unwrap().news_against(&config(BASE));
+        assert_eq!(
+            news,
+            [
+                "port b: another mac, mtu",
+                "the kernel's routes are not followed",
+                "1 route added",
+                "1 route changed",
+                "1 route removed"
+            ]
+        );
+    }
+}

@@ -1,0 +1,136 @@
+//! Changing what the configuration gives while packets flow: all of it in one publication, or none
+//! of it.
+
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+
+use super::work::Work;
+use crate::control::{
+    follower::Follower,
+    kernel::{Follow, KernelEvent, Part, Parts, Report},
+    rib::{PortSettings, StaticNeighbor, StaticRoute},
+};
+
+/// What the configuration gives and may change while the daemon runs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Settings {
+    /// Which kernel tables to follow; none when the kernel is not followed at all.
+    pub follow: Option<Follow>,
+    /// The ports, in the order of their numbers.
+    pub ports: Vec<PortSettings>,
+    /// The routes.
+    pub routes: Vec<StaticRoute>,
+    /// The neighbours.
+    pub neighbors: Vec<StaticNeighbor>,
+}
+
+/// New settings, and who wants to know when they are in force.
+pub(super) struct Change {
+    settings: Settings,
+    answer: Sender<Result<(), String>>,
+}
+
+/// A change that has been made and is not in force yet.
+pub(super) struct Unanswered {
+    answer: Sender<Result<(), String>>,
+    /// What the kernel has to list first.
+    pub(super) awaits: Parts,
+}
+
+/// The way to change settings; for any thread but the keeper's own.
+#[derive(Clone)]
+pub struct Changer(Sender<Change>);
+
+/// Whether new settings are in force.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Changed {
+    /// They are.
+    Fully,
+    /// They are, but for routes of the kernel's that it has not listed yet.
+    Listing,
+}
+
+impl Changer {
+    pub(super) fn new() -> (Self, Receiver<Change>) {
+        let (sender, receiver) = unbounded();
+        (Self(sender), receiver)
+    }
+
+    /// Puts `settings` in force, all in one publication, and waits until they are, or `patience`
+    /// has run out. Only a change of the kernel's table takes longer than a moment.
+    ///
+    /// # Errors
+    /// Why nothing was changed.
+    pub fn change(&self, settings: Settings, patience: Duration) -> Result<Changed, String> {
+        let (answer, answered) = bounded(1);
+        let ending = || "the daemon is ending".to_owned();
+        self.0.send(Change { settings, answer }).map_err(|_| ending())?;
+        match answered.recv_timeout(patience) {
+            Ok(result) => result.map(|()| Changed::Fully),
+            Err(RecvTimeoutError::Timeout) => Ok(Changed::Listing),
+            Err(RecvTimeoutError::Disconnected) => Err(ending()),
+        }
+    }
+}
+
+impl Work {
+    /// Takes in new settings; [`Work::answer_changes`] answers when they are in force.
+    pub(super) fn change(&mut self, change: Change) {
+        let Change { settings, answer } = change;
+        let awaits = match self.refollow(settings.follow) {
+            Ok(awaits) => awaits,
+            Err(e) => {
+                // Nobody waits any more: then nobody has to know.
+                let _ = answer.try_send(Err(e));
+                return;
+            }
+        };
+        self.rib.reconfigure(&settings.ports, &settings.routes, &settings.neighbors);
+        self.unanswered.push(Unanswered { answer, awaits });
+    }
+
+    /// Follows other tables of the kernel's from now on. The old ones' routes stay in force until
+    /// the new ones' are there: what a complete listing does not name goes. Gives what is listed
+    /// for that.
+    fn refollow(&mut self, follow: Option<Follow>) -> Result<Parts, String> {
+        if follow == self.follow {
+            return Ok(Parts::default());
+        }
+        let Some(new) = follow else {
+            self.follower = None;
+            (self.follow, self.reopen_at) = (None, None);
+            (self.listing, self.wanted) = Default::default();
+            self.forget_the_kernel();
+            return Ok(Parts::default());
+        };
+        let follower = Follower::start(new)
+            .map_err(|e| format!("kernel.table: cannot follow the kernel's routes: {e}"))?;
+        self.follower = Some(follower);
+        (self.follow, self.reopen_at) = (Some(new), None);
+        (self.listing, self.wanted) = (Parts::default(), Parts::ALL);
+        self.listing_pause = Duration::ZERO;
+        Ok(Parts::ALL)
+    }
+
+    /// Takes out all that the kernel has said, as if it listed nothing.
+    fn forget_the_kernel(&mut self) {
+        for part in Part::ALL {
+            for event in [KernelEvent::DumpBegin(part), KernelEvent::DumpEnd { part, complete: true }] {
+                self.rib.take(Report { listed: true, event });
+            }
+        }
+    }
+
+    /// Tells those who wait that their changes are in force. To be called after a publication.
+    pub(super) fn answer_changes(&mut self) {
+        self.unanswered.retain(|change| {
+            let done = change.awaits == Parts::default();
+            if done {
+                let _ = change.answer.try_send(Ok(()));
+            }
+            !done
+        });
+    }
+}

@@ -1,0 +1,270 @@
+//! Reading the configuration again while the daemon runs: when a signal or a client asks for it,
+//! or the file has another content. A file that is not right in every line changes nothing.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::{Receiver, Sender, at, never, select, unbounded};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::{
+    keeper::{Changed, Changer},
+    setup,
+    watch::{Settling, Watch},
+};
+use crate::config::{self, Config};
+
+/// Longest wait for the kernel to list another table; a client waits twice as long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Who has the configuration read again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trigger {
+    /// SIGHUP.
+    Signal,
+    /// `sweepd reload`, or another client of the control socket.
+    Client,
+    /// The file itself, by having another content.
+    File,
+}
+
+impl Trigger {
+    /// For people.
+    fn about(self) -> &'static str {
+        match self {
+            Self::Signal => "asked for by a signal",
+            Self::Client => "asked for by sweepd reload",
+            Self::File => "the file has changed",
+        }
+    }
+}
+
+/// How a reload went.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The new configuration is in force; what is doubtful about it, a line each.
+    Done {
+        /// The warnings.
+        warnings: Vec<String>,
+    },
+    /// Nothing was changed.
+    Refused {
+        /// Why, a line each.
+        errors: Vec<String>,
+        /// Whether the configuration is to blame, and not the system.
+        configuration: bool,
+    },
+}
+
+/// What there is to say about reloads.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    /// Reloads that were carried out.
+    done: u64,
+    /// Reloads that were refused.
+    refused: u64,
+    /// The last one, and when it was.
+    last: Option<(jiff::Timestamp, Outcome)>,
+}
+
+impl Status {
+    fn note(&mut self, outcome: &Outcome) {
+        match outcome {
+            Outcome::Done { .. } => self.done += 1,
+            Outcome::Refused { .. } => self.refused += 1,
+        }
+        self.last = Some((jiff::Timestamp::now(), outcome.clone()));
+    }
+
+    /// As keys of `show tables`.
+    pub fn keys(&self) -> [(&'static str, Value); 5] {
+        let outcome = self.last.as_ref().map(|(_, outcome)| outcome);
+        let errors = match outcome {
+            Some(Outcome::Refused { errors, .. }) => errors.clone(),
+            _ => Vec::new(),
+        };
+        [
+            ("reloads", json!(self.done)),
+            ("reloads_refused", json!(self.refused)),
+            ("last_reload", json!(self.last.as_ref().map(|(when, _)| format!("{when:.0}")))),
+            ("last_reload_ok", json!(outcome.map(|outcome| matches!(outcome, Outcome::Done { .. })))),
+            ("last_reload_errors", json!(errors)),
+        ]
+    }
+}
+
+/// One wish for a reload, and who wants to know how it went.
+struct Wish {
+    trigger: Trigger,
+    answer: Option<Sender<Outcome>>,
+}
+
+/// The way to ask for reloads.
+#[derive(Clone)]
+pub struct Reloads {
+    wishes: Sender<Wish>,
+    status: Arc<Mutex<Status>>,
+}
+
+impl Reloads {
+    /// Asks for a reload. The outcome comes through what this gives, which is disconnected should
+    /// the daemon end first.
+    pub fn ask(&self, trigger: Trigger) -> Receiver<Outcome> {
+        let (answer, answered) = crossbeam_channel::bounded(1);
+        // When nobody listens any more, the daemon is ending.
+        let _ = self.wishes.send(Wish { trigger, answer: Some(answer) });
+        answered
+    }
+
+    /// What there is to say about reloads so far.
+    pub fn status(&self) -> Status {
+        self.status.lock().clone()
+    }
+}
+
+/// The thread that reloads. Dropping it waits for the reload under way; drop every [`Reloads`]
+/// first.
+pub struct Reloader {
+    reloads: Option<Reloads>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread works with.
+struct Work {
+    path: PathBuf,
+    running: Config,
+    follow_kernel: bool,
+    changer: Changer,
+    status: Arc<Mutex<Status>>,
+    /// What the file held when it was last read.
+    content: Option<u64>,
+}
+
+impl Reloader {
+    /// Starts to watch the file at `path`, from which `running` was read, and to take wishes.
+    ///
+    /// # Errors
+    /// When there can be no more threads.
+    pub fn start(
+        path: &Path,
+        running: Config,
+        follow_kernel: bool,
+        changer: Changer,
+    ) -> std::io::Result<Self> {
+        let (sender, wishes) = unbounded();
+        let status = Arc::new(Mutex::new(Status::default()));
+        let reloads = Reloads { wishes: sender, status: status.clone() };
+        let path = path.to_owned();
+        // What has changed since the file was read at start shows as another content.
+        let watch = Watch::on(&path);
+        let content = Some(running.digest);
+        let mut work = Work { path, running, follow_kernel, changer, status, content };
+        let thread =
+            std::thread::Builder::new().name("reload".into()).spawn(move || work.run(&wishes, &watch))?;
+        Ok(Self { reloads: Some(reloads), thread: Some(thread) })
+    }
+
+    /// The way to ask for reloads.
+    pub fn reloads(&self) -> Reloads {
+        // Taken only when `self` is dropped.
+        self.reloads.clone().expect("there until dropped")
+    }
+}
+
+impl Drop for Reloader {
+    fn drop(&mut self) {
+        self.reloads = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Work {
+    fn run(&mut self, wishes: &Receiver<Wish>, watch: &Watch) {
+        let mut settling = Settling::default();
+        // The file may have changed between its being read and its being watched.
+        settling.disturb(Instant::now());
+        loop {
+            let due = settling.due().map_or_else(never, at);
+            select! {
+                recv(wishes) -> wish => match wish {
+                    Ok(wish) => self.fulfil(wish, wishes),
+                    Err(_) => return,
+                },
+                recv(watch.events) -> _ => settling.disturb(Instant::now()),
+                recv(due) -> _ => {}
+            }
+            if settling.take_due(Instant::now()) {
+                self.look();
+            }
+        }
+    }
+
+    /// Reloads once for this wish and all others that wait.
+    fn fulfil(&mut self, first: Wish, wishes: &Receiver<Wish>) {
+        let trigger = first.trigger;
+        let mut answers: Vec<_> = first.answer.into_iter().collect();
+        answers.extend(wishes.try_iter().filter_map(|wish| wish.answer));
+        let outcome = self.reload(trigger, config::read(&self.path));
+        for answer in answers {
+            // Whoever asked may have stopped waiting.
+            let _ = answer.try_send(outcome.clone());
+        }
+    }
+
+    /// Reloads if the file holds something else than when it was last read.
+    fn look(&mut self) {
+        let text = config::read(&self.path);
+        if text.as_ref().ok().map(|text| config::digest(text)) != self.content {
+            self.reload(Trigger::File, text);
+        }
+    }
+
+    fn reload(&mut self, trigger: Trigger, text: Result<String, config::ConfigErrors>) -> Outcome {
+        let outcome = self.put_in_force(trigger, text);
+        if let Outcome::Refused { errors, .. } = &outcome {
+            for error in errors {
+                log::error!("{error}");
+            }
+            log::error!("the configuration is refused ({}); everything stays as it was", trigger.about());
+        }
+        self.status.lock().note(&outcome);
+        outcome
+    }
+
+    fn put_in_force(&mut self, trigger: Trigger, text: Result<String, config::ConfigErrors>) -> Outcome {
+        self.content = text.as_ref().ok().map(|text| config::digest(text));
+        let name = self.path.display().to_string();
+        let new = text
+            .and_then(|text| config::parse(&text, &name))
+            .and_then(Config::refuse_unsupported)
+            .and_then(|new| new.replacing(&self.running));
+        let new = match new {
+            Ok(new) => new,
+            Err(errors) => {
+                let errors = errors.0.iter().map(ToString::to_string).collect();
+                return Outcome::Refused { errors, configuration: true };
+            }
+        };
+        let mut warnings: Vec<String> = new.warnings.iter().map(ToString::to_string).collect();
+        match self.changer.change(setup::settings(&new, self.follow_kernel), PATIENCE) {
+            Ok(Changed::Fully) => {}
+            Ok(Changed::Listing) => warnings.push("the kernel is still listing its routes".into()),
+            Err(e) => return Outcome::Refused { errors: vec![e], configuration: false },
+        }
+        let news = new.news_against(&self.running);
+        let news = if news.is_empty() { "nothing has changed".into() } else { news.join(", ") };
+        log::info!("configuration read again ({}): {news}", trigger.about());
+        for warning in &warnings {
+            log::warn!("{warning}");
+        }
+        self.running = new;
+        Outcome::Done { warnings }
+    }
+}
