@@ -1,6 +1,6 @@
 //! IPv6 headers (RFC 8200), and the way through extension headers to the upper layer.
 //!
-//! A forwarder does not look at extension headers (rule 33); ICMPv6 errors, the built-in host and
+//! A forwarder does not look at extension headers; ICMPv6 errors, the built-in host and
 //! filters do.
 
 use std::net::Ipv6Addr;
