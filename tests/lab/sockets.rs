@@ -61,7 +61,7 @@ impl Drop for Receiver {
     }
 }
 
-/// Sends numbered datagrams from a host, one a millisecond or so.
+/// Sends numbered datagrams from a host.
 pub struct Sender {
     done: Arc<AtomicBool>,
     sent: Arc<AtomicU32>,
@@ -69,7 +69,17 @@ pub struct Sender {
 }
 
 impl Sender {
+    /// One a millisecond or so.
     pub fn start(lab: &Lab, host: u32, to: &str, port: u16) -> Self {
+        Self::every(Duration::from_millis(1), lab, host, to, port)
+    }
+
+    /// As many as a thread can.
+    pub fn flood(lab: &Lab, host: u32, to: &str, port: u16) -> Self {
+        Self::every(Duration::ZERO, lab, host, to, port)
+    }
+
+    fn every(pause: Duration, lab: &Lab, host: u32, to: &str, port: u16) -> Self {
         let to = SocketAddr::new(to.parse().unwrap(), port);
         let socket = client(lab, host, to.ip());
         let done = Arc::new(AtomicBool::new(false));
@@ -82,7 +92,9 @@ impl Sender {
                 if socket.send_to(&n.to_be_bytes(), to).is_ok() {
                     count.store(n + 1, Ordering::Relaxed);
                 }
-                thread::sleep(Duration::from_millis(1));
+                if !pause.is_zero() {
+                    thread::sleep(pause);
+                }
             }
         });
         Self { done, sent, thread: Some(thread) }

@@ -5,7 +5,7 @@ use std::{thread, time::Duration};
 use crate::{
     needs_lab,
     net::{Lab, wait_for},
-    sockets::{Receiver, connect, exchange, missing_and_double, send_numbers},
+    sockets::{Receiver, Sender, connect, exchange, missing_and_double, send_numbers},
 };
 
 #[test]
@@ -194,5 +194,31 @@ fn a_link_that_goes_down_and_up_is_used_again() {
     let receiver = Receiver::start(&lab, 2, 7006);
     send_numbers(&lab, 1, "10.0.2.2", 7006, 500, 100);
     assert_eq!(missing_and_double(&receiver.finish(), 500), (vec![], vec![]));
+    router.stop();
+}
+
+#[test]
+fn ports_that_flap_under_load_are_not_stuck() {
+    needs_lab!();
+    let lab = Lab::with_queues(&[2, 1]);
+    let router = lab.start_with("cpus = [0, 1]", "");
+    wait_for("it forwards", || lab.reaches(1, "10.0.2.2"));
+    let load = [(1, "10.0.2.2"), (2, "10.0.1.2")].map(|(from, to)| Sender::flood(&lab, from, to, 7007));
+    for _ in 0..5 {
+        lab.router("ip link set p2 down").ok();
+        thread::sleep(Duration::from_millis(100));
+        lab.router("ip link set p2 up").ok();
+        thread::sleep(Duration::from_millis(300));
+    }
+    for load in load {
+        assert!(load.finish() > 1000);
+    }
+    wait_for("it forwards again", || lab.reaches(1, "10.0.2.2") && lab.reaches(2, "10.0.1.2"));
+    let receiver = Receiver::start(&lab, 2, 7008);
+    send_numbers(&lab, 1, "10.0.2.2", 7008, 1000, 100);
+    assert_eq!(missing_and_double(&receiver.finish(), 1000), (vec![], vec![]));
+    // Each complaint at most once, and none of a device that would be gone.
+    assert!(!router.log().contains("is gone"), "{}", router.log());
+    assert!(router.log().lines().count() < 20, "{}", router.log());
     router.stop();
 }
