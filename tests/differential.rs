@@ -45,8 +45,8 @@ impl Random {
     }
 }
 
-/// The same router twice.
-fn both() -> (Tube, Reference) {
+/// The same router twice; the real one with so many rings to a port, and as many workers.
+fn both(rings: u32) -> (Tube, Reference) {
     let addresses = |k: usize| {
         [
             format!("10.0.{k}.1/24"),
@@ -55,8 +55,9 @@ fn both() -> (Tube, Reference) {
             format!("fe80::{k}:1/64"),
         ]
     };
-    let specs = [0, 1].map(|k| PortSpec::new(&addresses(k).each_ref().map(String::as_str)).host_rings());
-    let mut tube = Tube::new(&specs, 1);
+    let specs =
+        [0, 1].map(|k| PortSpec::new(&addresses(k).each_ref().map(String::as_str)).rings(rings).host_rings());
+    let mut tube = Tube::new(&specs, rings as usize);
     let ports = [0, 1].map(|k| Port { mac: port_mac(k), addresses: specs[k].addresses.clone() });
     let mut routes = Vec::new();
     for (port, spec) in specs.iter().enumerate() {
@@ -325,12 +326,15 @@ fn routed(
     batch: &[(usize, Vec<u8>, End)],
     before: &mut BTreeMap<&'static str, u64>,
 ) -> Outcome {
-    for (port, frame, _) in batch {
-        tube.inject(*port, frame);
+    let rings = tube.peers[0].tx.len();
+    for (n, (port, frame, _)) in batch.iter().enumerate() {
+        tube.inject_on(*port, n % rings, frame);
     }
     tube.settle();
     if let Some((port, address)) = batch.last().and_then(|(_, _, end)| end.waits_for) {
-        tube.links[0].send(ToWorker::Failed { port: port as u16, address });
+        for link in &tube.links {
+            link.send(ToWorker::Failed { port: port as u16, address });
+        }
         tube.settle();
         tube.to_keeper.try_iter().for_each(drop);
     }
@@ -376,8 +380,17 @@ fn number(name: &str, otherwise: u64) -> u64 {
 
 #[test]
 fn random_frames_come_out_as_from_the_reference() {
-    let (cases, seed) = (number("SWEEPD_CASES", 30_000), number("SWEEPD_SEED", 1));
-    let (mut tube, reference) = both();
+    compare(1);
+}
+
+#[test]
+fn two_workers_send_what_the_reference_does() {
+    compare(2);
+}
+
+fn compare(rings: u32) {
+    let (cases, seed) = (number("SWEEPD_CASES", 150_000), number("SWEEPD_SEED", rings.into()));
+    let (mut tube, reference) = both(rings);
     let (mut random, mut before, mut done) = (Random(seed), BTreeMap::new(), 0);
     while done < cases {
         let mut batch = Vec::new();
