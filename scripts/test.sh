@@ -83,7 +83,7 @@ tested() {
 
 # The publication of tables, in every order of the memory model.
 modelled() {
-    CARGO_PROFILE_RELEASE_DEBUG=false CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 RUSTFLAGS='--cfg loom' "$cargo" test --locked --release --target-dir "$target/loom" --test publication &&
+    RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR="$target/loom" "$cargo" test --locked --manifest-path loom/Cargo.toml &&
         grep -q '^test result: ok. [1-9]' "$logs/loom.log"
 }
 
