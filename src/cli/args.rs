@@ -83,6 +83,10 @@ pub enum What {
     Routes {
         /// Look this address up: its route, next hop and port
         address: Option<IpAddr>,
+        /// Compare the kernel's own table with what is forwarded by, and show what differs; the
+        /// exit code is 1 if anything does
+        #[arg(long, conflicts_with = "address")]
+        diff: bool,
     },
     /// The neighbours on ports
     Neighbors,
@@ -181,7 +185,10 @@ mod tests {
             assert_eq!((show.what.name(), show.json), (word, true));
         }
         let Command::Show(show) = parse("sweepd show routes 2001:db8::1").command else { panic!() };
-        assert!(matches!(show.what, What::Routes { address: Some(IpAddr::V6(_)) }));
+        assert!(matches!(show.what, What::Routes { address: Some(IpAddr::V6(_)), diff: false }));
+        let Command::Show(show) = parse("sweepd show routes --diff").command else { panic!() };
+        assert!(matches!(show.what, What::Routes { address: None, diff: true }));
+        assert!(Args::try_parse_from(["sweepd", "show", "routes", "10.0.0.1", "--diff"]).is_err());
     }
 
     #[test]

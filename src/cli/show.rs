@@ -15,25 +15,30 @@ use super::{
 /// Asks the daemon whose files are in `runtime_dir`, and prints what it says.
 ///
 /// # Errors
-/// No daemon runs, or it does not have what is asked for.
+/// No daemon runs, it does not have what is asked for, or tables that are compared differ.
 pub fn show(args: &ShowArgs, runtime_dir: &Path) -> Result<(), Failure> {
     let mut request = json!({ "version": client::VERSION, "command": "show", "what": args.what.name() });
-    if let What::Routes { address: Some(address) } = args.what {
+    if let What::Routes { address: Some(address), .. } = args.what {
         request["address"] = json!(address);
     }
-    let data = client::ask(runtime_dir, &request)?;
-    if args.json {
-        return print(&format!("{data}\n"));
+    let compares = matches!(args.what, What::Routes { diff: true, .. });
+    if compares {
+        request["diff"] = json!(true);
     }
-    print(&render(&args.what, &data))
+    let data = client::ask(runtime_dir, &request)?;
+    print(&if args.json { format!("{data}\n") } else { render(&args.what, &data) })?;
+    let differs = compares && data.as_array().is_none_or(|rows| !rows.is_empty());
+    // As diff(1) has it; what differs has been printed.
+    if differs { Err(Failure { code: 1, lines: Vec::new() }) } else { Ok(()) }
 }
 
 /// The data as people read it.
 fn render(what: &What, data: &Value) -> String {
     match what {
         What::Ports => ports(data),
-        What::Routes { address: None } => routes(data),
-        What::Routes { address: Some(_) } => route(data),
+        What::Routes { diff: true, .. } => differences(data),
+        What::Routes { address: None, .. } => routes(data),
+        What::Routes { address: Some(_), .. } => route(data),
         What::Neighbors => neighbors(data),
         What::Verdicts => verdicts(data),
         What::Tables => pairs(data),
@@ -126,6 +131,17 @@ fn routes(data: &Value) -> String {
     table.render()
 }
 
+fn differences(data: &Value) -> String {
+    if rows(data).next().is_none() {
+        return "no differences\n".into();
+    }
+    let mut table = Table::new(&["of", "between", "kernel", "rib", "fib"]);
+    for row in rows(data) {
+        table.row(["of", "between", "kernel", "rib", "fib"].map(|key| cell(&row[key])));
+    }
+    table.render()
+}
+
 fn gateway(hop: &Value) -> Cell {
     if hop["gateway"].is_null() { Cell::Text("on link".into()) } else { cell(&hop["gateway"]) }
 }
@@ -200,11 +216,23 @@ mod tests {
             { "to": "10.0.0.0/8", "type": "blackhole", "source": "kernel", "via": [] },
         ]);
         assert_eq!(
-            render(&What::Routes { address: None }, &data),
+            render(&What::Routes { address: None, diff: false }, &data),
             "to          via          port              weight  type       source\n\
              0.0.0.0/0   203.0.113.1  wan                    2  unicast    static\n\
             \u{20}           on link      wg0 (the host's)       1  unicast    static\n\
              10.0.0.0/8  -            -                      -  blackhole  kernel\n"
+        );
+    }
+
+    #[test]
+    fn differences_show_what_each_side_says() {
+        assert_eq!(render(&What::Routes { address: None, diff: true }, &json!([])), "no differences\n");
+        let data = json!([{ "of": "192.0.2.0/24", "between": "kernel and rib",
+            "kernel": "via 10.0.0.1 dev wan", "rib": null, "fib": null }]);
+        assert_eq!(
+            render(&What::Routes { address: None, diff: true }, &data),
+            "of            between         kernel                rib  fib\n\
+             192.0.2.0/24  kernel and rib  via 10.0.0.1 dev wan  -    -\n"
         );
     }
 
@@ -262,8 +290,9 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_the_daemon_sends_is_shown_without_a_panic(data in any_json()) {
-            for what in [What::Ports, What::Routes { address: None },
-                What::Routes { address: Some([10, 0, 0, 1].into()) }, What::Neighbors, What::Flows, What::Verdicts,
+            for what in [What::Ports, What::Routes { address: None, diff: false },
+                What::Routes { address: None, diff: true },
+                What::Routes { address: Some([10, 0, 0, 1].into()), diff: false }, What::Neighbors, What::Flows, What::Verdicts,
                 What::Tables]
             {
                 let text = render(&what, &data);

@@ -5,6 +5,7 @@
 mod advice;
 mod apply;
 pub mod buckets;
+pub mod diff;
 mod follower;
 pub mod keeper;
 pub mod kernel;

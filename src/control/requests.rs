@@ -7,6 +7,7 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use serde_json::{Value, json};
 
 use super::{
+    diff::{Differ, Differences},
     keeper::{Query, View},
     reload::{Outcome, Reloads, Trigger},
     show::{self, Cursor},
@@ -26,6 +27,8 @@ pub struct Answerer {
     pub stats: Arc<StatsFile>,
     /// The way to reloads; none when there is no file to read again.
     pub reloads: Option<Reloads>,
+    /// The way to comparisons with the kernel.
+    pub differ: Differ,
 }
 
 /// What a request comes to.
@@ -46,6 +49,8 @@ pub enum Answer {
 pub enum Later {
     /// The configuration is being read again.
     Reload(Receiver<Outcome>),
+    /// The tables are being compared.
+    Compare(Receiver<Differences>),
 }
 
 impl Later {
@@ -53,6 +58,10 @@ impl Later {
     pub fn poll(&self) -> Option<String> {
         match self {
             Self::Reload(outcome) => poll(outcome, reloaded),
+            Self::Compare(differences) => poll(differences, |differences| match differences {
+                Ok(rows) => accept(&Value::Array(rows)),
+                Err(e) => refuse(e),
+            }),
         }
     }
 }
@@ -112,6 +121,9 @@ impl Answerer {
                 Some(reloads) => Answer::Later(Later::Reload(reloads.ask(Trigger::Client))),
                 None => Answer::Line(refuse("this daemon has no configuration file to read again")),
             },
+            (Some("show"), Some("routes")) if request.get("diff") == Some(&Value::Bool(true)) => {
+                Answer::Later(Later::Compare(self.differ.ask()))
+            }
             (Some("show"), Some("routes")) => match request.get("address") {
                 None | Some(Value::Null) => {
                     Answer::List(format!("{{\"version\":{VERSION},\"ok\":true,\"data\":["))

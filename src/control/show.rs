@@ -1,8 +1,9 @@
 //! What `show` answers, as `docs/control-protocol.md` has it. Everything here runs on the keeper's
 //! thread and is short: a long list is made page by page.
 
-use std::{net::IpAddr, ops::Bound};
+use std::{net::IpAddr, ops::Bound, sync::Arc};
 
+use ipnet::IpNet;
 use serde_json::{Value, json};
 
 use super::{
@@ -156,6 +157,48 @@ fn page<A: Family>(
     (rows, end)
 }
 
+/// The ways to a prefix that come from the kernel, best first: whose word, metric, where to.
+pub type KernelWays = Vec<(Source, u32, Arc<PathKey>)>;
+
+/// A page of the prefixes with routes of the kernel's, in force or not, and where the next begins.
+pub fn kernel_routes(view: &View<'_>, cursor: Cursor) -> (Vec<(IpNet, KernelWays)>, Cursor) {
+    let (v4, v6) = (view.rib.v4(), view.rib.v6());
+    match cursor {
+        Cursor::Start => kernel_page(view.rib, v4, None, Cursor::Behind4, Cursor::Start6),
+        Cursor::Behind4(address, length) => {
+            kernel_page(view.rib, v4, Some((address, length)), Cursor::Behind4, Cursor::Start6)
+        }
+        Cursor::Start6 => kernel_page(view.rib, v6, None, Cursor::Behind6, Cursor::End),
+        Cursor::Behind6(address, length) => {
+            kernel_page(view.rib, v6, Some((address, length)), Cursor::Behind6, Cursor::End)
+        }
+        Cursor::End => (Vec::new(), Cursor::End),
+    }
+}
+
+fn kernel_page<A: Family>(
+    rib: &Rib,
+    table: &Table<A>,
+    behind: Option<(A, u8)>,
+    more: fn(A, u8) -> Cursor,
+    end: Cursor,
+) -> (Vec<(IpNet, KernelWays)>, Cursor) {
+    let start = behind.map_or(Bound::Unbounded, Bound::Excluded);
+    let mut rows = Vec::new();
+    for (looked_at, (key, list)) in table.candidates.range((start, Bound::Unbounded)).enumerate() {
+        let of_kernel = list.as_slice().iter().filter(|candidate| candidate.mark != 0);
+        let ways: KernelWays =
+            of_kernel.filter_map(|c| Some((c.source, c.metric, rib.path(c.path)?.key.clone()))).collect();
+        if !ways.is_empty() {
+            rows.push((key.0.net(key.1), ways));
+        }
+        if looked_at + 1 == PAGE {
+            return (rows, more(key.0, key.1));
+        }
+    }
+    (rows, end)
+}
+
 /// The candidate in force, unless it is none that someone has given.
 fn best_route<'a>(rib: &Rib, candidates: &'a [Candidate]) -> Option<&'a Candidate> {
     rib.best(candidates).filter(|best| !matches!(best.source, Source::Special | Source::Neighbor))
@@ -182,7 +225,8 @@ fn route<A: Family>(rib: &Rib, (address, length): (A, u8), best: &Candidate) -> 
     })
 }
 
-fn fixed_name(id: NextHopId) -> &'static str {
+/// The type of a route that leads to a next hop with a fixed place.
+pub fn fixed_name(id: NextHopId) -> &'static str {
     match id {
         fixed::HOST => "local",
         fixed::BROADCAST => "broadcast",

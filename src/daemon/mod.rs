@@ -23,6 +23,7 @@ use crate::{
     config::{Config, Idle},
     control::{
         Keeper, KeeperConfig, KeeperError, KeeperPort, Notice, WorkerLine,
+        diff::Comparison,
         reload::{Reloader, Trigger},
         requests::Answerer,
         rib::PortSpec,
@@ -110,6 +111,7 @@ pub struct Daemon {
     keeper: Keeper,
     // After the keeper, so that nothing is waited for that it would still do.
     reloader: Option<Reloader>,
+    comparison: Comparison,
     stats: Arc<StatsFile>,
     notices: Receiver<Notice>,
 }
@@ -185,13 +187,15 @@ impl Daemon {
         let reloader = file
             .map(|file| Reloader::start(file, config.clone(), follow_kernel, keeper.changer()))
             .transpose()?;
+        let comparison = Comparison::start(keeper.queries())?;
         let answerer = Answerer {
             queries: keeper.queries(),
             stats: stats.clone(),
             reloads: reloader.as_ref().map(Reloader::reloads),
+            differ: comparison.differ(),
         };
         let control = socket.map(|socket| socket.serve(answerer)).transpose()?;
-        Ok(Self { control, reloader, workers, keeper, stats, notices })
+        Ok(Self { control, workers, keeper, reloader, comparison, stats, notices })
     }
 
     /// What the daemon has to say: ports that went away, captures that ended.
@@ -242,12 +246,12 @@ impl Daemon {
 
     /// Stops: packets first, then the devices are closed. Gives the last counters.
     pub fn stop(self) -> Vec<PortTotals> {
-        let Self { control, reloader, mut workers, keeper, stats, notices } = self;
+        let Self { control, mut workers, keeper, reloader, comparison, stats, notices } = self;
         drop(control);
         workers.stop();
         drop(notices);
         let controls = keeper.stop();
-        drop(reloader);
+        drop((reloader, comparison));
         let totals = stats.snapshot();
         drop(controls);
         totals

@@ -244,19 +244,37 @@ impl Fib4 {
         length: u8,
     ) -> Result<(), FibFull> {
         scratch.generate(prefixes, address, length, |index, content| {
-            let old = self.directory[index as usize];
-            let same = match content {
-                Content::Uniform(next_hop) => old == u32::from(next_hop),
-                Content::Block(words) => {
-                    old >= MAX_NEXT_HOPS as u32 && self.blocks.words(old, units(words)) == words
-                }
-            };
-            if !same {
+            if !self.holds(index, &content) {
                 let word = self.place(content)?;
                 self.staged.push((index, word));
             }
             Ok(())
         })
+    }
+
+    /// Whether the /18 at `index` is exactly `content`.
+    fn holds(&self, index: u32, content: &Content<'_>) -> bool {
+        let word = self.directory[index as usize];
+        match *content {
+            Content::Uniform(next_hop) => word == u32::from(next_hop),
+            Content::Block(words) => {
+                word >= MAX_NEXT_HOPS as u32 && self.blocks.words(word, units(words)) == words
+            }
+        }
+    }
+
+    /// The /18s within `address/length` in which some address has another next hop than
+    /// `prefixes` say, as (first address, length). Everything is compared, no samples.
+    pub fn differing(&self, prefixes: &Prefixes4, address: u32, length: u8) -> Vec<(u32, u8)> {
+        let mut found = Vec::new();
+        let all = Scratch::default().generate(prefixes, address, length, |index, content| {
+            if !self.holds(index, &content) {
+                found.push((index << CHUNK_SHIFT, CHUNK));
+            }
+            Ok(())
+        });
+        debug_assert!(all.is_ok(), "nothing is allocated");
+        found
     }
 
     /// Stores the staged words and frees what they replace.

@@ -212,6 +212,24 @@ impl Fib6 {
         Ok(())
     }
 
+    /// The chunks within `address/length` (a /20 or /12 each) in which some address has another
+    /// next hop than `prefixes` say, as (first address, length). Everything is compared, no
+    /// samples.
+    pub fn differing(&self, prefixes: &Prefixes6, address: u128, length: u8) -> Vec<(u128, u8)> {
+        let mut found = Vec::new();
+        let (mut encoder, mut first) = (Encoder::default(), address.network(length));
+        let all = for_each_chunk(prefixes, address, length, &mut encoder, |index, encoder| {
+            let old = Word::from(self.directory[index as usize]);
+            if !encoder.encode().is_some_and(|word| self.is_same(old, word, encoder)) {
+                found.push((first, chunk_length(first)));
+            }
+            first = first.last(chunk_length(first)).next();
+            Ok(())
+        });
+        debug_assert!(all.is_ok(), "nothing is allocated");
+        found
+    }
+
     /// Whether what was just encoded already stands in the table at `old`.
     fn is_same(&self, old: Word, word: Word, encoder: &Encoder) -> bool {
         if !old.is_tree() || !word.is_tree() {

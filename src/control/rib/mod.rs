@@ -33,6 +33,7 @@ use super::{
 };
 pub use neighbors::{Neighbor, NeighborSource};
 use paths::{PathId, Paths};
+pub(super) use routes::{key_of, source_of};
 pub(super) use statics::given_addresses;
 pub use statics::{PortSettings, PortSpec, StaticHop, StaticNeighbor, StaticRoute};
 use sweep::Sweep;
@@ -286,6 +287,11 @@ impl Rib {
         }
     }
 
+    /// The interfaces: number, name, whether switched on.
+    pub fn links(&self) -> impl Iterator<Item = (Index, &str, bool)> {
+        self.links.values().map(|(link, _)| (link.index, link.name.as_str(), link.up))
+    }
+
     /// The buckets of the group at `place`.
     pub fn group(&self, place: u16) -> Option<&[NextHopId; super::buckets::BUCKETS]> {
         Some(&self.groups.get(usize::from(place))?.as_ref()?.buckets)
@@ -294,6 +300,11 @@ impl Rib {
     /// The next hops that have a number.
     pub fn next_hops(&self) -> &NextHops {
         &self.hops
+    }
+
+    /// The next hop objects of the kernel's.
+    pub fn objects(&self) -> impl Iterator<Item = (u32, &NextHopObject)> {
+        self.objects.iter().map(|(id, (object, _))| (*id, object))
     }
 
     /// A next hop object of the kernel's.

@@ -21,7 +21,8 @@ use crate::control::kernel::{Hop, Index, NextHopObject, Part, Parts, Placement, 
 /// Which family a route belongs to, by the number of bits.
 const IPV6_BITS: u8 = 128;
 
-fn source_of(route: &Route) -> Source {
+/// Whose word a route of the kernel's counts as.
+pub(in crate::control) fn source_of(route: &Route) -> Source {
     let own = matches!(route.kind, RouteKind::Local | RouteKind::Anycast | RouteKind::Broadcast);
     if route.local_table || own { Source::Local } else { Source::Kernel }
 }
@@ -49,21 +50,23 @@ fn is_part(part: &PathKey, whole: &PathKey) -> bool {
     }
 }
 
+/// Where a route of the kernel's leads.
+pub(in crate::control) fn key_of(route: &Route, is_up: impl Fn(Index) -> bool) -> PathKey {
+    match (fixed_path(route.kind), &route.way) {
+        (Some(key), _) => key,
+        (None, Way::Object(id)) => PathKey::Object(*id),
+        (None, Way::Hops(hops)) => PathKey::through(
+            // While an interface is down all its hops are dead; they live when it is up again.
+            hops.iter()
+                .map(|hop| Hop { dead: hop.dead && hop.index.is_some_and(&is_up), ..hop.clone() })
+                .collect(),
+        ),
+    }
+}
+
 impl Rib {
     fn key_of(&self, route: &Route) -> PathKey {
-        match (fixed_path(route.kind), &route.way) {
-            (Some(key), _) => key,
-            (None, Way::Object(id)) => PathKey::Object(*id),
-            (None, Way::Hops(hops)) => PathKey::through(
-                // While an interface is down all its hops are dead; they live when it is up again.
-                hops.iter()
-                    .map(|hop| Hop {
-                        dead: hop.dead && hop.index.is_some_and(|i| self.is_up(i)),
-                        ..hop.clone()
-                    })
-                    .collect(),
-            ),
-        }
+        key_of(route, |index| self.is_up(index))
     }
 
     pub(super) fn route_changed(&mut self, route: Route, placement: Placement, listed: bool) {

@@ -13,6 +13,7 @@ use super::*;
 use crate::{
     control::{
         Keeper, KeeperConfig, KeeperPort,
+        diff::Comparison,
         kernel::RouteKind,
         rib::{PortSpec, StaticHop, StaticNeighbor, StaticRoute},
     },
@@ -31,6 +32,7 @@ impl PortControl for Passed {
 
 struct Rig {
     socket: Option<ControlSocket>,
+    _comparison: Comparison,
     _keeper: Keeper,
     dir: tempfile::TempDir,
 }
@@ -69,8 +71,10 @@ fn rig(routes: u32) -> Rig {
     let keeper = Keeper::start(config, publisher, unbounded().1, Vec::new(), unbounded().0).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let bound = Bound::new(&dir.path().join(CONTROL_SOCKET)).unwrap();
-    let socket = bound.serve(Answerer { queries: keeper.queries(), stats, reloads: None }).unwrap();
-    Rig { socket: Some(socket), _keeper: keeper, dir }
+    let comparison = Comparison::start(keeper.queries()).unwrap();
+    let differ = comparison.differ();
+    let socket = bound.serve(Answerer { queries: keeper.queries(), stats, reloads: None, differ }).unwrap();
+    Rig { socket: Some(socket), _comparison: comparison, _keeper: keeper, dir }
 }
 
 impl Rig {
@@ -267,4 +271,23 @@ fn a_dead_daemons_socket_is_replaced() {
     fs::write(&path, "precious").unwrap();
     assert!(matches!(Bound::new(&path), Err(SocketError::InTheWay(_))));
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+}
+
+#[test]
+fn what_takes_its_time_keeps_the_order_and_holds_up_nobody_else() {
+    let rig = rig(3);
+    let mut stream = rig.connect();
+    let compare = r#"{"version":1,"command":"show","what":"routes","diff":true}"#;
+    let tables = r#"{"version":1,"command":"show","what":"tables"}"#;
+    // Others hang up while the same is done for them.
+    for _ in 0..20 {
+        rig.connect().write_all(format!("{compare}\n").as_bytes()).unwrap();
+    }
+    stream.write_all(format!("{compare}\n{tables}\n{compare}\n").as_bytes()).unwrap();
+    assert!(rig.show("tables")["generation"].is_u64());
+    let mut lines = BufReader::new(stream).lines();
+    let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!(next()["data"], serde_json::json!([]));
+    assert!(next()["data"]["generation"].is_u64());
+    assert_eq!(next()["data"], serde_json::json!([]));
 }
