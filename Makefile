@@ -45,7 +45,7 @@ fuzz:
 	scripts/fuzz.sh config $(FUZZ_SECONDS)
 
 freebsd:
-	scripts/check-freebsd.sh clippy --workspace -- -D warnings
+	scripts/check-freebsd.sh clippy --workspace --all-targets
 	scripts/check-freebsd.sh abi scripts/freebsd-abi.c
 
 man:

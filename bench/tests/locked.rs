@@ -1,6 +1,8 @@
 //! The fast path takes nothing shared: not one locked instruction, fence or system call a packet,
 //! counted by running the worker's loop one instruction at a time.
 
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
 use sweepd::{
     forward::burst::Burst,
     tables::prefixes::{Prefixes4, Prefixes6},

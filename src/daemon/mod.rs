@@ -11,8 +11,10 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, bounded};
+#[cfg(target_os = "linux")]
+use netmap::Host;
 use netmap::{
-    Host, OpenError, OpenOptions, Port, TxQueue,
+    OpenError, OpenOptions, Port, TxQueue,
     device::{
         self,
         spec::{Device, DeviceSpec},
@@ -45,6 +47,7 @@ use crate::{
 pub mod threads;
 
 /// The TUN device by which a worker hands packets up to the host's stack.
+#[cfg(target_os = "linux")]
 const TUN: &str = "sweepd%d";
 
 /// Messages from workers that may wait for the keeper.
@@ -265,8 +268,9 @@ fn check_cores(config: &Config, cores: usize) -> Result<(), DaemonError> {
 
 /// Cores that the machine has, whether this process may use them or not.
 fn core_count() -> usize {
-    let count = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_CONF);
-    count.ok().flatten().and_then(|n| usize::try_from(n).ok()).unwrap_or(1).max(1)
+    // SAFETY: takes a number, gives a number. (The crate nix has no name for it on FreeBSD.)
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    usize::try_from(count).unwrap_or(1).max(1)
 }
 
 fn open_ports(config: &Config) -> Result<Vec<Port>, DaemonError> {

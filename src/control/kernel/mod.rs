@@ -6,7 +6,7 @@ use std::{io, net::IpAddr};
 
 use ipnet::IpNet;
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(target_os = "freebsd")]
 pub mod freebsd;
 #[cfg(target_os = "linux")]
 pub mod linux;
@@ -14,8 +14,10 @@ pub mod linux;
 pub mod parse;
 #[cfg(target_os = "linux")]
 pub mod request;
+#[cfg(any(test, target_os = "freebsd"))]
+pub mod route_socket;
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(target_os = "freebsd")]
 pub use freebsd::open;
 #[cfg(target_os = "linux")]
 pub use linux::open;

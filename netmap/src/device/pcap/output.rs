@@ -86,12 +86,12 @@ fn system_error(e: PcapError) -> io::Error {
     }
 }
 
-#[cfg(test)]
+// The device that is always full is Linux's.
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
 
     #[test]
-    #[cfg(target_os = "linux")]
     fn a_disk_that_fills_up_loses_packets_and_says_so() {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let file = BufWriter::with_capacity(64, full);
