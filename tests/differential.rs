@@ -280,7 +280,7 @@ fn packet6(random: &mut Random) -> Vec<u8> {
     packet[0] = 0x60 | packet[0] & 15;
     packet.extend((payload.len() as u16).to_be_bytes());
     packet.extend([next, *random.of(&[0, 1, 2, 64, 64, 64, 255])]);
-    packet.extend(address(if random.one_in(2) { *random.of(ADDRESSES6) } else { "2001:db8:beef::7" }));
+    packet.extend(address(if random.one_in(2) { random.of::<&str>(ADDRESSES6) } else { "2001:db8:beef::7" }));
     packet.extend(address(random.of::<&str>(ADDRESSES6)));
     packet.extend(payload);
     packet

@@ -1,18 +1,26 @@
-//! Any bytes as a frame: to the built-in host, and its IP packet to ICMP errors and fragmentation.
+//! Any bytes as a frame: to the built-in host, its IP packet to ICMP errors and fragmentation, and
+//! all of it through a real worker between pipes, with routes of every kind.
 //!
 //! The first byte chooses what is repaired in the frame, since no chance finds a right checksum:
 //! bit 0 the MAC address, bit 1 the IPv4 header's checksum and total length, bit 2 the checksum
-//! behind it. The next two are the MTU.
+//! behind it; bit 3 the port it comes in on, and bit 4 whether neighbours that are asked for fail at
+//! once. The next two are the MTU.
 #![no_main]
 
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
+use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use common::{PortSpec, Tube};
 use libfuzzer_sys::fuzz_target;
 use sweepd::forward::builtin;
 use sweepd::forward::fragment::Fragments;
 use sweepd::forward::icmp_error::{Icmp4Error, Icmp6Error, LONGEST4, LONGEST6, Link, ipv4_error, ipv6_error};
+use sweepd::forward::messages::{ToKeeper, ToWorker};
 use sweepd::forward::verdict::Verdict;
-use sweepd::tables::PortTable;
+use sweepd::tables::{Action, PortTable, fixed};
 use sweepd::wire::{checksum, ethernet, icmp6, ipv4, ipv6};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -23,6 +31,7 @@ fuzz_target!(|input: &[u8]| {
     let [how, mtu_high, mtu_low, frame @ ..] = input else { return };
     let mut frame = frame.to_vec();
     repair(*how, &mut frame);
+    worker(*how, &frame);
     built_in_host(&frame);
     let Some(packet) = frame.get(ethernet::HEADER_LEN..) else { return };
     errors(packet);
@@ -116,4 +125,98 @@ fn fragments(packet: &[u8], mtu: u16) {
     }
     assert_eq!(fragments.remaining(), 0);
     assert_eq!(data, original.payload);
+}
+
+thread_local! {
+    static TUBE: RefCell<Tube> = RefCell::new(tube());
+}
+
+/// A router with a route for every action, a built-in host on one port and host rings on the other.
+fn tube() -> Tube {
+    let specs = [
+        PortSpec::new(&["192.0.2.1/24", "2001:db8::1/64", "fe80::1/64"]),
+        PortSpec::new(&["198.51.100.1/24", "2001:db8:1::1/64"]).host_rings(),
+    ];
+    let mut tube = Tube::new(&specs, 1);
+    let routes = &mut tube.routes;
+    let (near, far, narrow) = (routes.hop(0, 9, 1500), routes.hop(1, 9, 1500), routes.hop(1, 8, 296));
+    let resolve = routes.action(Action::Resolve, 1, Some(IpAddr::from([198, 51, 100, 77])));
+    let members = [near, far, narrow, resolve];
+    let group = routes.group(std::array::from_fn(|bucket| members[bucket % members.len()]));
+    for (n, id) in [
+        near,
+        far,
+        narrow,
+        resolve,
+        group,
+        fixed::HOST,
+        fixed::BLACKHOLE,
+        fixed::UNREACHABLE,
+        fixed::PROHIBIT,
+        fixed::MARTIAN,
+        fixed::MULTICAST,
+        fixed::BROADCAST,
+        fixed::LINK_LOCAL,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // Of each first octet there is one kind of route or another, and some have none.
+        for octet in (1..200).filter(|octet| octet % 16 == n && *octet != 127) {
+            tube.routes.add(&format!("{octet}.0.0.0/8"), id);
+            tube.routes.add(&format!("20{octet:02x}::/16"), id);
+        }
+    }
+    tube.publish();
+    tube.limit_errors(u32::MAX, u32::MAX);
+    tube
+}
+
+/// The frame goes through the worker: it gets one verdict, no buffer is lost, and what leaves is
+/// well-formed.
+fn worker(how: u8, frame: &[u8]) {
+    if frame.is_empty() || frame.len() > 2048 {
+        return;
+    }
+    TUBE.with_borrow_mut(|tube| {
+        let mut frame = frame.to_vec();
+        let port = usize::from(how >> 3 & 1);
+        if how & 1 != 0 && frame.len() >= 6 {
+            frame[..6].copy_from_slice(&common::port_mac(port));
+        }
+        let before = ended_or_held(tube);
+        let mut out = tube.pass(port, &frame);
+        assert_eq!(ended_or_held(tube), before + 1, "one packet, one verdict");
+        let asked: Vec<_> = tube.to_keeper.try_iter().collect();
+        for word in asked {
+            if let (ToKeeper::Resolve { port, address }, true) = (word, how & 16 != 0) {
+                tube.links[0].send(ToWorker::Failed { port, address });
+            }
+        }
+        tube.settle();
+        tube.check();
+        out.extend(tube.arrived(0).into_iter().map(|frame| (0, frame)));
+        out.extend(tube.arrived(1).into_iter().map(|frame| (1, frame)));
+        tube.arrived_at_host(1).iter().for_each(|up| assert_eq!(*up, frame, "the host gets it as it came"));
+        out.iter().for_each(|(port, frame)| left(*port, frame));
+    });
+}
+
+/// How many packets have a verdict or wait for a neighbour.
+fn ended_or_held(tube: &Tube) -> u64 {
+    tube.stats.snapshot().iter().map(|port| port.verdicts.iter().sum::<u64>() + port.held).sum()
+}
+
+/// A frame that leaves `port` is from our address, and its IP header is in order.
+fn left(port: usize, frame: &[u8]) {
+    assert_eq!(frame[6..12], common::port_mac(port));
+    let packet = &frame[ethernet::HEADER_LEN..];
+    match u16::from_be_bytes([frame[12], frame[13]]) {
+        ethernet::IPV4 => {
+            let parsed = ipv4::parse(packet).unwrap();
+            assert!(parsed.sum_ok() && parsed.header.ttl > 0);
+        }
+        ethernet::IPV6 => assert!(ipv6::parse(packet).unwrap().header.hop_limit > 0),
+        _ => {}
+    }
 }

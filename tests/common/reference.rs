@@ -477,7 +477,7 @@ fn fragments(packet: &[u8], header: usize, mtu: usize) -> Vec<Vec<u8>> {
         let take = if rest <= mtu - header { rest } else { (mtu - header) / 8 * 8 };
         piece.extend(&data[done..done + take]);
         let is_last = done + take == data.len() && !more;
-        let flags = flags & 0x8000 | if is_last { 0 } else { 0x2000 } | (start + done) / 8;
+        let flags = flags & 0x8000 | if is_last { 0 } else { 0x2000 } | ((start + done) / 8);
         let len = piece.len();
         piece[2..4].copy_from_slice(&(len as u16).to_be_bytes());
         piece[6..8].copy_from_slice(&(flags as u16).to_be_bytes());
