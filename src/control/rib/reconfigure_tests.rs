@@ -235,3 +235,22 @@ fn what_the_kernel_says_comes_back_when_the_configuration_no_longer_says_it() {
     assert_eq!(rib.port(0).map(|port| (port.mac, port.mtu)), Some(([2, 0, 0, 0, 0, WAN as u8], 1500)));
     assert_eq!(fate(&rib, "203.0.113.7").1, Action::NoRoute);
 }
+
+#[test]
+fn an_address_stays_while_either_the_kernel_or_the_configuration_has_it() {
+    let given = PortSettings { addresses: vec![net("10.0.0.1/24")], ..PortSettings::default() };
+    let spec = PortSpec { addresses: Some(given.addresses.clone()), ..spec("lan") };
+    let mut rib = Rib::new(vec![spec], &[], &[]);
+    let own = kind("10.0.0.1/32", RouteKind::Local);
+    feed(&mut rib, [link(LAN, "lan", true), add(own.clone())]);
+    feed(&mut rib, [KernelEvent::RouteGone(own.clone())]);
+    assert_eq!(fate(&rib, "10.0.0.1").1, Action::Host);
+    feed(&mut rib, [add(own.clone())]);
+    rib.reconfigure(&[PortSettings::default()], &[], &[]);
+    assert_eq!(fate(&rib, "10.0.0.1").1, Action::Host);
+    rib.reconfigure(&[given], &[], &[]);
+    feed(&mut rib, [KernelEvent::RouteGone(own)]);
+    assert_eq!(fate(&rib, "10.0.0.1").1, Action::Host);
+    rib.reconfigure(&[PortSettings::default()], &[], &[]);
+    assert_eq!(fate(&rib, "10.0.0.1").1, Action::NoRoute);
+}

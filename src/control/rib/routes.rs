@@ -106,7 +106,8 @@ impl Rib {
         let replaced = self.replaced_by(A::table(self).of(at), &new, &key, placement, A::BITS);
         // IPv6 puts a route behind its equals, whatever was asked.
         let in_front = placement == Placement::Before && A::BITS != IPV6_BITS;
-        let is = |c: &Candidate, path: PathId| c.rank() == new.rank() && c.path == path;
+        // What the configuration says besides stays.
+        let is = |c: &Candidate, path: PathId| c.mark != 0 && c.rank() == new.rank() && c.path == path;
         let known = A::table_mut(self).edit(at, |list| {
             let known =
                 list.iter_mut().find(|c| is(c, path)).map(|c| (c.mark, c.protocol) = (mark, new.protocol));
@@ -134,7 +135,7 @@ impl Rib {
         placement: Placement,
         bits: u8,
     ) -> Vec<PathId> {
-        let equal = list.iter().filter(|c| c.rank() == new.rank());
+        let equal = list.iter().filter(|c| c.mark != 0 && c.rank() == new.rank());
         let key_of = |c: &Candidate| self.paths.get(c.path).map(|path| &*path.key);
         let mut paths: Vec<PathId> = match (placement, bits) {
             (Placement::Replace, IPV6_BITS) => {
@@ -170,7 +171,7 @@ impl Rib {
         let key = self.key_of(route);
         let rank = (source_of(route), route.metric);
         let equal: Vec<Candidate> =
-            A::table(self).of(at).iter().filter(|c| c.rank() == rank).copied().collect();
+            A::table(self).of(at).iter().filter(|c| c.mark != 0 && c.rank() == rank).copied().collect();
         let Some(any) = equal.first() else { return };
         let exact = self.paths.id_of(&key).filter(|path| equal.iter().any(|c| c.path == *path));
         let whole = exact.or_else(|| {
@@ -197,7 +198,8 @@ impl Rib {
         let rest = rest.map(|hops| self.acquire_path(PathKey::through(hops)));
         let mark = any.mark;
         A::table_mut(self).edit(at, |list| {
-            let Some(place) = list.iter().position(|c| c.rank() == rank && c.path == whole) else { return };
+            let is = |c: &Candidate| c.mark != 0 && c.rank() == rank && c.path == whole;
+            let Some(place) = list.iter().position(is) else { return };
             match rest {
                 Some(path) => list[place] = Candidate { path, mark, ..list[place] },
                 None => {

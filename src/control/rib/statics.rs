@@ -225,7 +225,7 @@ impl Rib {
         let path = self.acquire_path(given.key.clone());
         let new = Candidate { source: given.source, protocol: 0, mark: 0, metric: 0, path };
         let spare = A::table_mut(self).edit(at, |list| {
-            if list.iter().any(|c| c.rank() == new.rank() && c.path == path) {
+            if list.iter().any(|c| c.mark == 0 && c.rank() == new.rank() && c.path == path) {
                 return Some(path);
             }
             let place = list.partition_point(|c| c.rank() <= new.rank());
