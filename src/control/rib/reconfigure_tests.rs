@@ -59,8 +59,10 @@ fn kernel_events() -> Vec<KernelEvent> {
     ]
 }
 
-/// What becomes of a packet, whatever numbers next hops have.
-fn fate(rib: &Rib, address: &str) -> (NextHop, Action, Option<IpAddr>, Vec<(NextHop, Option<IpAddr>)>) {
+/// What becomes of a packet, whatever numbers next hops have; of a group, all its members.
+type Fate = (NextHop, Action, Option<IpAddr>, Vec<(NextHop, Option<IpAddr>)>);
+
+fn fate(rib: &Rib, address: &str) -> Fate {
     let (hop, info): (_, NextHopInfo) = rib.next_hop(lookup(rib, address));
     let mut members = Vec::new();
     if info.action == Action::Group {
