@@ -6,6 +6,7 @@
 
 use std::{
     fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -35,6 +36,7 @@ const EMPTY: [u8; 24] =
 pub fn replay(mut config: Config, args: &ReplayArgs) -> Result<(), Failure> {
     check_ports(&config, &args.inputs)?;
     check_ports(&config, &args.outputs)?;
+    check_files(args)?;
     let empty = EmptyCapture::new()?;
     for port in &mut config.ports {
         let file = |pairs: &[PortFile]| pairs.iter().find(|p| p.port == port.name).map(|p| p.file.clone());
@@ -59,6 +61,25 @@ fn check_ports(config: &Config, pairs: &[PortFile]) -> Result<(), Failure> {
         }
         if pairs[..i].iter().any(|other| other.port == pair.port) {
             return Err(Failure::usage(format!("port {:?} has two captures one way; give one", pair.port)));
+        }
+    }
+    Ok(())
+}
+
+/// No file is written that is read, or written twice.
+fn check_files(args: &ReplayArgs) -> Result<(), Failure> {
+    let same = |a: &Path, b: &Path| {
+        let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+        a == b || identity(a).is_some_and(|a| Some(a) == identity(b))
+    };
+    for (i, output) in args.outputs.iter().enumerate() {
+        let mut others = args.inputs.iter().chain(&args.outputs[..i]);
+        if let Some(other) = others.find(|other| same(&other.file, &output.file)) {
+            let (port, file) = (&output.port, output.file.display());
+            return Err(Failure::usage(format!(
+                "--out {port}={file}: the capture of port {:?} is the same file; name another one",
+                other.port
+            )));
         }
     }
     Ok(())

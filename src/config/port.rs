@@ -3,7 +3,10 @@
 use std::{collections::HashSet, net::IpAddr};
 
 use ipnet::IpNet;
-use netmap::device::spec::{Device, DeviceSpec, PortKind, RingSet, SpecError};
+use netmap::device::{
+    generate::spec::GenSpec,
+    spec::{Device, DeviceSpec, PortKind, RingSet, SpecError},
+};
 use toml::de::DeValue;
 
 use super::{
@@ -218,7 +221,11 @@ impl Ports {
 
 /// A string that names a device.
 fn device_named(value: &DeValue<'_>) -> Result<DeviceSpec, String> {
-    value::text(value)?.parse().map_err(|e: SpecError| e.to_string())
+    let spec: DeviceSpec = value::text(value)?.parse().map_err(|e: SpecError| e.to_string())?;
+    if let Device::Gen(options) = &spec.device {
+        options.parse::<GenSpec>()?;
+    }
+    Ok(spec)
 }
 
 /// The name of a port on this device whose section has none.

@@ -47,7 +47,7 @@ pub enum SocketError {
     #[error("{0}: is in the way and no socket; remove it")]
     InTheWay(PathBuf),
     /// The system refuses.
-    #[error("{path}: cannot make the control socket: {source}")]
+    #[error("{path}: cannot make the control socket ({source}); run as root, or set [daemon] runtime_dir")]
     Io {
         /// The socket's path.
         path: PathBuf,

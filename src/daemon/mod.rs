@@ -182,8 +182,9 @@ impl Daemon {
         let cores = threads::cores(config.daemon.cpus.as_deref(), count, available);
         let workers = threads::start(workers, links, &cores)?;
         log::info!(
-            "{} ports, {count} {}: forwarding",
+            "{} {}, {count} {}: forwarding",
             names.len(),
+            if names.len() == 1 { "port" } else { "ports" },
             if count == 1 { "worker" } else { "workers" }
         );
         let stats = Arc::new(stats);

@@ -166,6 +166,8 @@ impl Slow {
         }
         match (outcome.verdict, otherwise) {
             (Verdict::UnknownProtocol, why) if why != Verdict::Host => why,
+            // A route of the host's that leads out of no port: here is no host to take it.
+            (Verdict::NotForUs, Verdict::Host) => Verdict::NoRoute,
             (verdict, _) => verdict,
         }
         .into()
