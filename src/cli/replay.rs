@@ -4,12 +4,9 @@
 //! worker deals with all of it. Devices, addresses and routes of the kernel play no part: a port
 //! whose `mac` the configuration does not give has a made-up one.
 
-use std::{
-    fs, io,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-    time::Instant,
-};
+use std::{fs, os::unix::fs::MetadataExt, path::Path, time::Instant};
+
+use netmap::Losses;
 
 use sweepd::{
     config::Config,
@@ -21,13 +18,9 @@ use sweepd::{
 use super::{
     Failure,
     args::{PortFile, ReplayArgs},
-    print, reason,
+    print,
     table::{Cell, Table},
 };
-
-/// A capture without packets: its header alone (microseconds, little-endian, Ethernet).
-const EMPTY: [u8; 24] =
-    [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 1, 0, 0, 0];
 
 /// Runs the captures through the configuration and writes what would have left each port.
 ///
@@ -37,18 +30,25 @@ pub fn replay(mut config: Config, args: &ReplayArgs) -> Result<(), Failure> {
     check_ports(&config, &args.inputs)?;
     check_ports(&config, &args.outputs)?;
     check_files(args)?;
-    let empty = EmptyCapture::new()?;
     for port in &mut config.ports {
         let file = |pairs: &[PortFile]| pairs.iter().find(|p| p.port == port.name).map(|p| p.file.clone());
-        let input = file(&args.inputs).unwrap_or_else(|| empty.0.clone());
-        port.device = capture_device(&input, file(&args.outputs).as_deref());
+        port.device = capture_device(file(&args.inputs).as_deref(), file(&args.outputs).as_deref());
     }
     config.daemon.cpus = None;
     let daemon = Daemon::start(&config, Counters::Memory, false, None)?;
     let finished = daemon.wait_finished(Instant::now() + REPLAY_PATIENCE);
     let totals = daemon.stop();
     print(&summary(&config, &totals))?;
-    if finished { Ok(()) } else { Err(Failure::running("the captures did not come to their end")) }
+    let faults =
+        totals.iter().fold((0, 0), |sum, (_, lost)| (sum.0 + lost.rx_errors, sum.1 + lost.tx_errors));
+    match faults {
+        _ if !finished => Err(Failure::running("the captures did not come to their end")),
+        (1.., _) => Err(Failure::running("a capture broke off; what stood behind the break is missing")),
+        (_, 1..) => {
+            Err(Failure::running("not all that was sent could be written; make room and run it again"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Every port of `pairs` is one of the configuration's, and only once.
@@ -86,45 +86,21 @@ fn check_files(args: &ReplayArgs) -> Result<(), Failure> {
 }
 
 /// What became of the packets, port by port and verdict by verdict.
-fn summary(config: &Config, totals: &[PortTotals]) -> String {
-    let mut ports = Table::new(&["port", "received", "sent", "made"]);
+fn summary(config: &Config, totals: &[(PortTotals, Losses)]) -> String {
+    let mut ports = Table::new(&["port", "received", "too long", "sent", "made", "not written"]);
     let mut verdicts = Table::new(&["verdict", "packets", "meaning"]);
-    for (port, total) in config.ports.iter().zip(totals) {
-        let numbers = [total.rx_packets, total.tx_packets, total.made].map(Cell::Number);
+    for (port, (total, lost)) in config.ports.iter().zip(totals) {
+        let numbers = [total.rx_packets, lost.rx_dropped, total.tx_packets, total.made, lost.tx_errors];
+        let numbers = numbers.map(Cell::Number);
         ports.row([Cell::Text(port.name.clone())].into_iter().chain(numbers));
     }
     for &verdict in Verdict::ALL {
         let of = |total: &PortTotals| total.verdicts.get(verdict as usize).copied().unwrap_or(0);
-        let count: u64 = totals.iter().map(of).sum();
+        let count: u64 = totals.iter().map(|(total, _)| of(total)).sum();
         if count > 0 {
             let text = |text: &str| Cell::Text(text.to_owned());
             verdicts.row([text(verdict.name()), Cell::Number(count), text(verdict.about())]);
         }
     }
     format!("{}\n{}", ports.render(), verdicts.render())
-}
-
-/// What a port without a capture receives.
-struct EmptyCapture(PathBuf);
-
-impl EmptyCapture {
-    fn new() -> Result<Self, Failure> {
-        let path = std::env::temp_dir().join(format!("sweepd-replay-{}.pcap", std::process::id()));
-        let file = |path: &Path| -> io::Result<()> {
-            use std::io::Write;
-            let mut file = fs::OpenOptions::new().write(true).create_new(true).open(path)?;
-            file.write_all(&EMPTY)
-        };
-        match file(&path) {
-            Ok(()) => Ok(Self(path)),
-            Err(e) => Err(Failure::running(format!("cannot write {}: {}", path.display(), reason(&e)))),
-        }
-    }
-}
-
-impl Drop for EmptyCapture {
-    fn drop(&mut self) {
-        // Nobody needs it any more, whether it can be removed or not.
-        let _ = fs::remove_file(&self.0);
-    }
 }

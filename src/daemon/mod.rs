@@ -248,17 +248,16 @@ impl Daemon {
         true
     }
 
-    /// Stops: packets first, then the devices are closed. Gives the last counters.
-    pub fn stop(self) -> Vec<PortTotals> {
+    /// Stops: packets first, then the devices are closed. Gives the last counters, and
+    /// what each device says that it has lost.
+    pub fn stop(self) -> Vec<(PortTotals, netmap::Losses)> {
         let Self { control, mut workers, keeper, reloader, comparison, stats, notices } = self;
         drop(control);
         workers.stop();
         drop(notices);
-        let controls = keeper.stop();
+        let mut controls = keeper.stop();
         drop((reloader, comparison));
-        let totals = stats.snapshot();
-        drop(controls);
-        totals
+        stats.snapshot().into_iter().zip(controls.iter_mut().map(|control| control.losses())).collect()
     }
 }
 
@@ -358,8 +357,9 @@ fn start_keeper(
 }
 
 /// Devices that read captures instead of the network, for `replay`.
-pub fn capture_device(input: &Path, output: Option<&Path>) -> DeviceSpec {
-    let device = Device::Pcap { input: input.to_owned(), output: output.map(Path::to_owned) };
+pub fn capture_device(input: Option<&Path>, output: Option<&Path>) -> DeviceSpec {
+    let input = input.map(Path::to_owned).unwrap_or_default();
+    let device = Device::Pcap { input, output: output.map(Path::to_owned) };
     DeviceSpec { device, rings: None, slots: None }
 }
 

@@ -90,6 +90,7 @@ struct Counts {
     packets: Count,
     bytes: Count,
     failed: Count,
+    damaged: Count,
 }
 
 /// A view of what has gone through a capture port; any thread may read it.
@@ -109,6 +110,8 @@ pub struct PcapTotals {
     pub bytes: u64,
     /// Sent, but not written: the output cannot be written to, or the slot was impossible.
     pub failed: u64,
+    /// 1 when the input broke off or cannot be read on, else 0.
+    pub damaged: u64,
 }
 
 impl PcapCounters {
@@ -120,6 +123,7 @@ impl PcapCounters {
             packets: self.0.packets.get(),
             bytes: self.0.bytes.get(),
             failed: self.0.failed.get(),
+            damaged: self.0.damaged.get(),
         }
     }
 }
@@ -183,6 +187,7 @@ impl RxDevice for PcapRx {
         self.ring.take_all();
         if let Err(e) = self.feed() {
             log::error!("{}: {e}; nothing more is read", self.device);
+            self.counters.0.damaged.add(1);
         }
         self.ring.publish();
         Ok(())
@@ -249,7 +254,12 @@ struct PcapControl {
 impl PortControl for PcapControl {
     fn losses(&mut self) -> Losses {
         let totals = self.counters.totals();
-        Losses { rx_dropped: totals.too_long, tx_errors: totals.failed, ..Losses::default() }
+        Losses {
+            rx_dropped: totals.too_long,
+            rx_errors: totals.damaged,
+            tx_errors: totals.failed,
+            ..Losses::default()
+        }
     }
 }
 
