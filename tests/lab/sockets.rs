@@ -16,6 +16,18 @@ use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
 
 use crate::net::Lab;
 
+/// A socket on a port that an earlier one may just have had: a process that is being started by
+/// another test holds copies of all descriptors for a moment.
+fn bind(port: u16) -> UdpSocket {
+    for _ in 0..100 {
+        match UdpSocket::bind(("::", port)) {
+            Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => thread::sleep(Duration::from_millis(20)),
+            other => return other.unwrap(),
+        }
+    }
+    panic!("port {port} stays in use");
+}
+
 /// Collects numbered datagrams in a host.
 pub struct Receiver {
     done: Arc<AtomicBool>,
@@ -25,7 +37,7 @@ pub struct Receiver {
 impl Receiver {
     /// On a port of all the host's addresses.
     pub fn start(lab: &Lab, host: u32, port: u16) -> Self {
-        let socket = lab.in_host(host, || UdpSocket::bind(("::", port)).unwrap());
+        let socket = lab.in_host(host, || bind(port));
         socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         // Room for all, so that nothing is lost where this thread has to wait for its turn.
         setsockopt(&socket, RcvBufForce, &(16 << 20)).unwrap();
