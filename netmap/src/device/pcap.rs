@@ -297,12 +297,6 @@ pub fn open_files(
     options: &OpenOptions,
 ) -> Result<(Port, PcapCounters), OpenError> {
     let device = files.to_string();
-    if files.output.is_some() && files.output == files.input {
-        return Err(OpenError::new(
-            device,
-            "would be written while it is read; name another file for what is sent",
-        ));
-    }
     let counters = PcapCounters::default();
     let source = source(files, &counters).map_err(|e| OpenError::new(&device, e))?;
     let output = match &files.output {
