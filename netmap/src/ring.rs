@@ -141,6 +141,18 @@ impl RingView {
         unsafe { ((&raw const (*r).head).read_volatile(), (&raw const (*r).tail).read_volatile()) }
     }
 
+    /// Takes over the indices that the device wrote, checked, into the user's own.
+    fn refresh(&self, own_head: &mut u32, own_tail: &mut u32) -> Result<(), RingReset> {
+        let (head, tail) = self.read_head_tail();
+        if head != *own_head || tail >= self.num_slots {
+            *own_head = if head < self.num_slots { head } else { 0 };
+            *own_tail = if tail < self.num_slots { tail } else { *own_head };
+            return Err(RingReset);
+        }
+        *own_tail = tail;
+        Ok(())
+    }
+
     fn write_head(&self, head: u32) {
         let r = self.ring.as_ptr();
         // SAFETY: head and cur are the user's to write.
@@ -305,14 +317,7 @@ impl RxRing {
     /// [`RingReset`] when the device changed the head or wrote a tail that cannot be; the ring
     /// then starts anew, empty, at the device's head.
     pub fn refresh(&mut self) -> Result<(), RingReset> {
-        let (head, tail) = self.view.read_head_tail();
-        if head != self.head || tail >= self.view.num_slots {
-            self.head = if head < self.view.num_slots { head } else { 0 };
-            self.tail = if tail < self.view.num_slots { tail } else { self.head };
-            return Err(RingReset);
-        }
-        self.tail = tail;
-        Ok(())
+        self.view.refresh(&mut self.head, &mut self.tail)
     }
 }
 
@@ -436,14 +441,7 @@ impl TxRing {
     /// # Errors
     /// [`RingReset`], as for [`RxRing::refresh`].
     pub fn refresh(&mut self) -> Result<(), RingReset> {
-        let (head, tail) = self.view.read_head_tail();
-        if head != self.head || tail >= self.view.num_slots {
-            self.head = if head < self.view.num_slots { head } else { 0 };
-            self.tail = if tail < self.view.num_slots { tail } else { self.head };
-            return Err(RingReset);
-        }
-        self.tail = tail;
-        Ok(())
+        self.view.refresh(&mut self.head, &mut self.tail)
     }
 }
 
