@@ -12,6 +12,7 @@ pub mod local;
 pub mod memory;
 pub mod prefixes;
 pub mod publish;
+pub mod recorded;
 mod sync;
 pub mod synthetic;
 mod tree6;
