@@ -121,7 +121,8 @@ impl Rib {
     }
 
     fn drop_kernel_routes<A: InRib>(&mut self, dead: &BTreeSet<u32>) {
-        self.remove_where::<A>(|_, candidate| candidate.mark != 0 && dead.contains(&candidate.path));
+        let keys = A::table(self).over(dead);
+        self.remove_from(keys, |_, candidate| candidate.mark != 0 && dead.contains(&candidate.path));
     }
 
     pub(super) fn address_added(&mut self, address: Address, listed: bool) {

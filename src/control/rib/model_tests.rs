@@ -256,6 +256,11 @@ proptest! {
             feed(&mut rib, events);
             mirror.follow(&mut rib);
             prop_assert_eq!(&mirror.prefixes, &rib.v4().installed);
+            for (key, list) in &rib.v4().candidates {
+                for candidate in list.as_slice() {
+                    prop_assert!(rib.v4().over(&[candidate.path].into()).contains(key));
+                }
+            }
             for address in ADDRESSES {
                 let address: Ipv4Addr = address.parse().unwrap();
                 prop_assert_eq!(mirror.fate(address), model.fate(address), "{}: {:?}", address, batch);

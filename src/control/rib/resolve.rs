@@ -43,6 +43,8 @@ impl Rib {
         let Some(path) = self.paths.release(id) else { return };
         self.recursive.remove(&id);
         self.grouped.remove(&id);
+        self.v4.forget_path(id);
+        self.v6.forget_path(id);
         self.release_hops(path);
     }
 
@@ -396,11 +398,7 @@ impl Rib {
 
     /// Chooses anew for every prefix that has a candidate with one of these paths.
     fn refresh_over<A: InRib>(&mut self, paths: &BTreeSet<PathId>) {
-        let over = |list: &[super::Candidate]| list.iter().any(|candidate| paths.contains(&candidate.path));
-        let table = A::table(self);
-        let keys: Vec<_> =
-            table.candidates.iter().filter(|(_, list)| over(list.as_slice())).map(|(key, _)| *key).collect();
-        for key in keys {
+        for key in A::table(self).over(paths) {
             self.refresh(key);
         }
     }

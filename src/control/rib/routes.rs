@@ -211,12 +211,12 @@ impl Rib {
         self.refresh(at);
     }
 
-    /// Takes out every candidate that `unwanted` holds for.
-    pub(super) fn remove_where<A: InRib>(&mut self, unwanted: impl Fn(&(A, u8), &Candidate) -> bool) {
-        let table = A::table(self);
-        let found = |key: &(A, u8), list: &[Candidate]| list.iter().any(|c| unwanted(key, c));
-        let keys: Vec<_> =
-            table.candidates.iter().filter(|(k, list)| found(k, list.as_slice())).map(|(k, _)| *k).collect();
+    /// Takes out every candidate of these prefixes that `unwanted` holds for.
+    pub(super) fn remove_from<A: InRib>(
+        &mut self,
+        keys: Vec<(A, u8)>,
+        unwanted: impl Fn(&(A, u8), &Candidate) -> bool,
+    ) {
         for key in keys {
             let mut paths = Vec::new();
             A::table_mut(self).edit(key, |list| {
@@ -237,7 +237,10 @@ impl Rib {
 
     pub(super) fn sweep_routes<A: InRib>(&mut self, complete: bool) {
         let Some(stale) = A::table_mut(self).sweep.end(complete) else { return };
-        self.remove_where::<A>(|key, candidate| stale(candidate.mark, key));
+        let found = |key: &(A, u8), list: &[Candidate]| list.iter().any(|c| stale(c.mark, key));
+        let candidates = A::table(self).candidates.iter();
+        let keys = candidates.filter(|(key, list)| found(key, list.as_slice())).map(|(key, _)| *key);
+        self.remove_from(keys.collect(), |key, candidate| stale(candidate.mark, key));
     }
 
     pub(super) fn object_changed(&mut self, id: u32, object: NextHopObject, listed: bool) {
