@@ -11,7 +11,7 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use super::kernel::{self, Follow, Index, KernelCommands, KernelSource, Parts, Report};
+use super::kernel::{Follow, Index, KernelCommands, KernelSource, Open, Parts, Report};
 
 /// Batches that may wait for the keeper; then the kernel's queue fills, and in the end overruns.
 const WAITING: usize = 256;
@@ -42,12 +42,12 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Starts listening. Ask for everything to be listed first.
+    /// Starts listening to what `open` opens. Ask for everything to be listed first.
     ///
     /// # Errors
     /// The system's.
-    pub fn start(follow: Follow) -> io::Result<Self> {
-        let (source, commands) = kernel::open(follow)?;
+    pub fn start(open: Open, follow: Follow) -> io::Result<Self> {
+        let (source, commands) = open(follow)?;
         Self::over(source, commands)
     }
 

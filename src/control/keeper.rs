@@ -13,7 +13,7 @@ use netmap::device::PortControl;
 
 use super::{
     follower::Follower,
-    kernel::Follow,
+    kernel::{self, Follow},
     rib::{PortSpec, Rib, StaticNeighbor, StaticRoute},
 };
 use crate::{
@@ -72,6 +72,8 @@ pub enum Notice {
 pub struct KeeperConfig {
     /// Which kernel tables to follow; none when the kernel is not followed at all.
     pub follow: Option<Follow>,
+    /// How the kernel's news are opened.
+    pub open: kernel::Open,
     /// The ports, in the order of their numbers.
     pub ports: Vec<KeeperPort>,
     /// Routes that the configuration gives.
@@ -91,6 +93,7 @@ impl KeeperConfig {
     pub fn new(ports: Vec<KeeperPort>) -> Self {
         Self {
             follow: None,
+            open: kernel::open,
             ports,
             routes: Vec::new(),
             neighbors: Vec::new(),
@@ -175,7 +178,7 @@ impl Keeper {
         let (changer, changes) = Changer::new();
         let (ready, is_ready) = bounded(1);
         let follower = match config.follow {
-            Some(follow) => Some(Follower::start(follow).map_err(KeeperError::Kernel)?),
+            Some(follow) => Some(Follower::start(config.open, follow).map_err(KeeperError::Kernel)?),
             None => None,
         };
         if follower.is_some() && config.ports.iter().any(|port| port.spec.interface.is_some()) {

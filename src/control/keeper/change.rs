@@ -105,7 +105,7 @@ impl Work {
             self.forget_the_kernel();
             return Ok(Parts::default());
         };
-        let follower = Follower::start(new)
+        let follower = Follower::start(self.open, new)
             .map_err(|e| format!("kernel.table: cannot follow the kernel's routes: {e}"))?;
         self.follower = Some(follower);
         (self.follow, self.reopen_at) = (Some(new), None);

@@ -16,7 +16,7 @@ use crate::{
     control::{
         apply,
         follower::{Follower, News},
-        kernel::{Follow, KernelEvent, NeighborState, Parts, Report},
+        kernel::{Follow, KernelEvent, NeighborState, Open, Parts, Report},
         learned::Learned,
         resolver::{Resolver, Step},
         rib::Rib,
@@ -47,6 +47,7 @@ pub(super) struct Work {
     pub(super) workers: Vec<WorkerLine>,
     pub(super) notices: Sender<Notice>,
     pub(super) follow: Option<Follow>,
+    pub(super) open: Open,
     pub(super) follower: Option<Follower>,
     pub(super) resolver: Resolver,
     pub(super) learned: Learned,
@@ -100,6 +101,7 @@ impl Work {
             workers,
             notices,
             follow: config.follow,
+            open: config.open,
             awaited: if follower.is_some() { Parts::ALL } else { Parts::default() },
             wanted: if follower.is_some() { Parts::ALL } else { Parts::default() },
             follower,
@@ -342,7 +344,7 @@ impl Work {
         if now < at {
             return;
         }
-        match Follower::start(follow) {
+        match Follower::start(self.open, follow) {
             Ok(follower) => {
                 self.follower = Some(follower);
                 self.reopen_at = None;

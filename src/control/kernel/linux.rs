@@ -98,8 +98,16 @@ struct LinuxCommands {
 /// # Errors
 /// The system's.
 pub fn open(follow: Follow) -> io::Result<Opened> {
+    open_with_room(follow, RECEIVE_BUFFER)
+}
+
+/// As [`open`], with this much room for news that wait in the kernel, in bytes.
+///
+/// # Errors
+/// The system's.
+pub fn open_with_room(follow: Follow, room: usize) -> io::Result<Opened> {
     let news = socket()?;
-    make_room(&news);
+    make_room(&news, room);
     // A group that an old kernel lacks (next hop objects) is no reason to stop.
     for group in GROUPS {
         if let Err(e) = news.add_membership(group)
@@ -139,10 +147,10 @@ fn socket() -> io::Result<Socket> {
 }
 
 /// As much room for waiting news as the kernel gives.
-fn make_room(socket: &Socket) {
+fn make_room(socket: &Socket, room: usize) {
     // Without the privilege, up to the system's limit.
-    if setsockopt(socket, sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err()
-        && let Err(e) = setsockopt(socket, sockopt::RcvBuf, &RECEIVE_BUFFER)
+    if setsockopt(socket, sockopt::RcvBufForce, &room).is_err()
+        && let Err(e) = setsockopt(socket, sockopt::RcvBuf, &room)
     {
         log::warn!("rtnetlink: the receive buffer stays small ({e}); news may be lost and listed again");
     }
@@ -295,6 +303,7 @@ impl LinuxSource {
         let lacking = part == Part::NextHops && matches!(error, libc::EOPNOTSUPP | libc::EINVAL);
         if !listing.interrupted && (error == 0 || lacking) {
             self.failures = 0;
+            log::debug!("rtnetlink: {part:?} listed");
             out.push(Report { listed: true, event: KernelEvent::DumpEnd { part, complete: true } });
             return;
         }

@@ -345,3 +345,6 @@ pub struct Follow {
 
 /// Both sides of listening.
 pub type Opened = (Box<dyn KernelSource>, Box<dyn KernelCommands>);
+
+/// How the kernel's news are opened: by [`open`], or in tests by what makes them worse.
+pub type Open = fn(Follow) -> io::Result<Opened>;
