@@ -1,6 +1,7 @@
 //! The lab: hosts and a router in network namespaces, the router being the sweepd that was built,
 //! on `xdp:` ports. What users do is done here: ping, traceroute, TCP and UDP through it, routes
-//! set with `ip`, interfaces that come and go, signals, and what can be wrong at the start.
+//! set with `ip` or learnt by BIRD and FRR, interfaces that come and go, signals, and what can be
+//! wrong at the start.
 //!
 //! Needs root and the tools that `scripts/deps.sh` installs. Without, every test says `skipped`
 //! and passes, unless `SWEEPD_REQUIRE_LAB=1` asks for a failure. At the end of every test the
@@ -8,10 +9,12 @@
 #![cfg(target_os = "linux")]
 
 mod changes;
+mod daemons;
 mod errors;
 mod kernel;
 mod life;
 mod net;
+mod routing;
 mod sockets;
 mod through;
 mod trouble;

@@ -41,7 +41,8 @@ pub fn is_possible() -> bool {
     false
 }
 
-fn is_there(tool: &str) -> bool {
+/// Whether there is such a command.
+pub fn is_there(tool: &str) -> bool {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     path.split(':').any(|dir| PathBuf::from(dir).join(tool).exists())
 }
