@@ -281,7 +281,7 @@ impl Tube {
     }
 
     /// What has arrived anywhere: (port, frame).
-    fn arrivals(&mut self) -> Vec<(usize, Vec<u8>)> {
+    pub fn arrivals(&mut self) -> Vec<(usize, Vec<u8>)> {
         (0..self.peers.len()).flat_map(|p| self.arrived(p).into_iter().map(move |f| (p, f))).collect()
     }
 

@@ -143,7 +143,7 @@ fn fragmentation_needed_carries_the_next_hops_mtu() {
     let fits = Ip4::udp(NEAR, NARROW, 572).dont_fragment();
     assert_eq!(
         pass(&mut tube, &fits.build()).iter().map(|(p, f)| (*p, f.len())).collect::<Vec<_>>(),
-        [(1, 614)]
+        [(2, 614)]
     );
     let packet = Ip4::udp(NEAR, NARROW, 573).dont_fragment().build();
     let said = answer(&mut tube, &packet).unwrap();

@@ -1,6 +1,7 @@
 //! The rules that a router keeps, one after the other: what goes in at a port, and what comes out.
 //!
-//! Every test drives the real worker between pipes and names the rules it shows in the first line
+//! A test drives the router in three places: the real worker between pipes, sweepd on `xdp:` ports,
+//! and Linux's own forwarding, by which the tests themselves are tested (`router.rs`). It names the rules it shows in the first line
 //! of its documentation: "Rule 1." or "Rules 1, 3." From that and from `list.rs` the document
 //! docs/rules.md is made, and `document.rs` fails when it is out of date.
 
@@ -9,6 +10,7 @@ mod common;
 #[path = "../common/packets.rs"]
 mod packets;
 
+mod differences;
 mod document;
 mod errors;
 mod forwarding;
@@ -18,3 +20,5 @@ mod options;
 mod paths;
 mod router;
 mod six;
+#[cfg(target_os = "linux")]
+mod wires;

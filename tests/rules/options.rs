@@ -98,7 +98,7 @@ fn together(fragments: &[(usize, Vec<u8>)], mtu: usize) -> Vec<u8> {
     for (n, (port, frame)) in fragments.iter().enumerate() {
         let packet = &frame[14..];
         let header = usize::from(packet[0] & 15) * 4;
-        assert_eq!((*port, checksum(&packet[..header]), packet[8]), (1, 0, 63));
+        assert_eq!((*port, checksum(&packet[..header]), packet[8]), (2, 0, 63));
         assert!(
             packet.len() <= mtu && usize::from(u16::from_be_bytes([packet[2], packet[3]])) == packet.len()
         );
@@ -123,7 +123,7 @@ fn a_packet_too_long_leaves_in_fragments_that_make_it_up() {
         packet.options = vec![7, 7, 4, 0, 0, 0, 0, 148, 4, 0, 0, 0];
         let out = pass(&mut tube, &packet.build());
         assert_eq!(together(&out, 600), packet.payload);
-        assert_eq!(out[0].1[34..46], [7, 7, 8, 10, 0, 1, 1, 148, 4, 0, 0, 0], "all options in the first");
+        assert_eq!(out[0].1[34..46], [7, 7, 8, 10, 0, 2, 1, 148, 4, 0, 0, 0], "all options in the first");
         assert_eq!(out[1].1[34..38], [148, 4, 0, 0], "those with the copy bit in the others");
     }
     assert_eq!(tube.verdicts(), [("fragmented", 10)]);
@@ -150,7 +150,7 @@ fn a_packet_leaves_in_all_its_fragments_or_not_at_all() {
     }
     let mut offsets = Vec::new();
     loop {
-        let frames = tube.arrived(1);
+        let frames = tube.arrived(2);
         if frames.is_empty() {
             break;
         }
@@ -161,6 +161,6 @@ fn a_packet_leaves_in_all_its_fragments_or_not_at_all() {
     assert_eq!(offsets.len(), 126);
     assert!(offsets.chunks(3).all(|three| three == [0, 72, 144]), "{offsets:?}");
     assert_eq!((tube.count(Verdict::Fragmented), tube.count(Verdict::TxFull)), (42, 8));
-    assert_eq!(tube.stats.snapshot()[1].tx_dropped, 8);
+    assert_eq!(tube.stats.snapshot()[2].tx_dropped, 8);
     dies(&mut tube, 0, &to_router(0, &Ip4::udp("10.0.1.1", FAR, 1).build()), Verdict::Martian);
 }

@@ -1,44 +1,217 @@
-//! The router that the rules are shown on, and words for what comes out of it.
+//! The router that the rules are shown on, in three places: the worker between pipes, sweepd on
+//! `xdp:` ports, and Linux's own forwarding, which shows that the tests ask for nothing but the
+//! rules. And words for what comes out of it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sweepd::forward::verdict::Verdict;
+use sweepd::tables::fixed;
 
 use crate::common::{PortSpec, Tube, host_mac, port_mac};
+use crate::differences::Difference;
 use crate::packets::{Ip4, checksum, ethernet, pseudo6};
 
 /// A host behind port 0, and one behind port 1, beyond the links.
 pub const NEAR: &str = "192.0.2.7";
 pub const FAR: &str = "198.51.100.3";
-/// Behind port 1 too, where the next hop takes 600 bytes.
+/// Behind port 2, whose MTU is 600 bytes.
 pub const NARROW: &str = "203.0.113.5";
 pub const NEAR6: &str = "2001:db8:beef::7";
 pub const FAR6: &str = "2001:db8:cafe::3";
-/// Behind port 1 too, where the next hop takes 1280 bytes.
+/// Behind port 3, whose MTU is 1280 bytes.
 pub const NARROW6: &str = "2001:db8:dead::5";
 
-/// Two ports with 10.0.k.1/24, 2001:db8:k::1/64 and fe80::k:1/64; networks behind host 9 of each.
+/// The MTU of each port.
+pub const MTUS: [u16; 4] = [1500, 1500, 600, 1280];
+/// The hosts on every link whose MAC addresses the router knows.
+pub const HOSTS: [u8; 5] = [2, 3, 4, 5, 9];
+/// What lies behind host 9 of a port.
+pub const NETWORKS: &[(&str, usize)] = &[
+    ("192.0.2.0/24", 0),
+    ("2001:db8:beef::/48", 0),
+    ("198.51.100.0/24", 1),
+    ("2001:db8:cafe::/48", 1),
+    ("203.0.113.0/24", 2),
+    ("2001:db8:dead::/48", 3),
+];
+
+/// The router's addresses on port `k`: 10.0.k.1/24, 2001:db8:k::1/64 and fe80::k:1/64, of IPv6 only
+/// where the MTU is enough for it.
+pub fn addresses(k: usize) -> Vec<String> {
+    let mut all = vec![format!("10.0.{k}.1/24")];
+    if MTUS[k] >= 1280 {
+        all.extend([format!("2001:db8:{k}::1/64"), format!("fe80::{k}:1/64")]);
+    }
+    all
+}
+
+/// Where the router runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// A worker between pipes.
+    Pipes,
+    /// sweepd on `xdp:` ports.
+    Xdp,
+    /// Linux's own forwarding.
+    Kernel,
+}
+
+/// Where a route leads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum To {
+    /// To this host behind this port.
+    Host(usize, u8),
+    /// To all of these hosts behind this port alike.
+    Ways(usize, Vec<u8>),
+    Unreachable,
+    Prohibited,
+    Blackhole,
+}
+
+/// A router under test.
+pub trait Router {
+    fn place(&self) -> Place;
+
+    /// Sends frames in at `port` and gives all that comes out anywhere, by port and in order.
+    fn send(&mut self, port: usize, frames: &[Vec<u8>]) -> Vec<(usize, Vec<u8>)>;
+
+    /// The prefix leads there, once it is published, until the test ends.
+    fn route(&mut self, prefix: &str, to: &To);
+
+    /// Puts the changes in force.
+    fn publish(&mut self);
+
+    /// How many frames have ended with this verdict, where it can be known at once.
+    fn counted(&self, verdict: Verdict) -> Option<u64>;
+
+    /// One frame more has ended with this verdict: to be looked at in the end, where it can be known
+    /// only then.
+    fn expect(&mut self, verdict: Verdict);
+
+    /// The frames of this test have ended so, all of them, as far as anybody counts.
+    fn ended(&mut self, verdicts: &[(&'static str, u64)]);
+
+    /// The worker itself, for what can be seen nowhere else; `why` says why that is.
+    fn tube(&mut self, why: &'static str) -> Option<&mut Tube> {
+        let _ = why;
+        None
+    }
+}
+
+impl Router for Tube {
+    fn place(&self) -> Place {
+        Place::Pipes
+    }
+
+    fn send(&mut self, port: usize, frames: &[Vec<u8>]) -> Vec<(usize, Vec<u8>)> {
+        let mut came = Vec::new();
+        for some in frames.chunks(32) {
+            some.iter().for_each(|frame| self.inject(port, frame));
+            self.settle();
+            self.check();
+            came.extend(self.arrivals());
+        }
+        came.sort_by_key(|(port, _)| *port);
+        came
+    }
+
+    fn route(&mut self, prefix: &str, to: &To) {
+        let id = match to {
+            To::Host(port, host) => self.routes.hop(*port, *host, MTUS[*port]),
+            To::Ways(port, hosts) => {
+                let hops: Vec<_> =
+                    hosts.iter().map(|host| (self.routes.hop(*port, *host, MTUS[*port]), 1)).collect();
+                let mut buckets = [0; 256];
+                sweepd::control::buckets::distribute(&mut buckets, &hops, false);
+                self.routes.group(buckets)
+            }
+            To::Unreachable => fixed::UNREACHABLE,
+            To::Prohibited => fixed::PROHIBIT,
+            To::Blackhole => fixed::BLACKHOLE,
+        };
+        self.routes.add(prefix, id);
+    }
+
+    fn publish(&mut self) {
+        Tube::publish(self);
+    }
+
+    fn counted(&self, verdict: Verdict) -> Option<u64> {
+        Some(self.count(verdict))
+    }
+
+    fn expect(&mut self, _: Verdict) {}
+
+    fn ended(&mut self, verdicts: &[(&'static str, u64)]) {
+        assert_eq!(self.verdicts(), verdicts);
+    }
+
+    fn tube(&mut self, _: &'static str) -> Option<&mut Tube> {
+        Some(self)
+    }
+}
+
+/// The router between pipes.
 pub fn router() -> Tube {
     let spec = |k: usize| {
-        let addresses = [format!("10.0.{k}.1/24"), format!("2001:db8:{k}::1/64"), format!("fe80::{k}:1/64")];
-        PortSpec::new(&addresses.each_ref().map(String::as_str))
+        let addresses = addresses(k);
+        let addresses: Vec<_> = addresses.iter().map(String::as_str).collect();
+        PortSpec::new(&addresses).mtu(MTUS[k])
     };
-    let mut tube = Tube::new(&[spec(0), spec(1)], 1);
-    let routes = &mut tube.routes;
-    let (left, right) = (routes.hop(0, 9, 1500), routes.hop(1, 9, 1500));
-    let (narrow, narrow6) = (routes.hop(1, 9, 600), routes.hop(1, 9, 1280));
-    for (prefix, hop) in [
-        ("192.0.2.0/24", left),
-        ("2001:db8:beef::/48", left),
-        ("198.51.100.0/24", right),
-        ("2001:db8:cafe::/48", right),
-        ("203.0.113.0/24", narrow),
-        ("2001:db8:dead::/48", narrow6),
-        ("10.0.0.9/32", left),
-        ("10.0.1.9/32", right),
-    ] {
-        routes.add(prefix, hop);
+    let mut tube = Tube::new(&[0, 1, 2, 3].map(spec), 1);
+    for (prefix, port) in NETWORKS {
+        let hop = tube.routes.hop(*port, 9, MTUS[*port]);
+        tube.routes.add(prefix, hop);
+    }
+    for port in 0..MTUS.len() {
+        for host in HOSTS {
+            let hop = tube.routes.hop(port, host, MTUS[port]);
+            tube.routes.add(&format!("10.0.{port}.{host}/32"), hop);
+        }
     }
     tube.publish();
     tube
+}
+
+/// Runs a test on the router in every place, or says where it could not.
+#[track_caller]
+pub fn everywhere(test: impl Fn(&mut dyn Router)) {
+    test(&mut router());
+    #[cfg(target_os = "linux")]
+    on_real_interfaces(test);
+}
+
+#[cfg(target_os = "linux")]
+fn on_real_interfaces(test: impl Fn(&mut dyn Router)) {
+    if let Some(missing) = crate::wires::missing() {
+        let required = std::env::var_os("SWEEPD_REQUIRE_LAB").is_some_and(|value| value == "1");
+        assert!(!required, "SWEEPD_REQUIRE_LAB=1, but real interfaces need {missing}");
+        eprintln!("skipped: the rules over xdp and on Linux's own forwarding need {missing}");
+        return;
+    }
+    let _pinned = crate::wires::Pinned::new();
+    for place in [Place::Xdp, Place::Kernel] {
+        let mut wires = crate::wires::of(place);
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            test(&mut *wires);
+            wires.finish();
+        }));
+        if let Err(panic) = result {
+            eprintln!("the router was {place:?}; {}", wires.log());
+            wires.undo();
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// Holds everywhere but where the difference is known; there it must not hold.
+#[track_caller]
+pub fn but(router: &mut dyn Router, difference: &Difference, test: impl FnOnce(&mut dyn Router)) {
+    if router.place() != difference.place {
+        return test(router);
+    }
+    let result = catch_unwind(AssertUnwindSafe(|| test(router)));
+    assert!(result.is_err(), "no difference any more, take it off the list: {}", difference.what);
 }
 
 /// An IP packet in a frame from host 9 of `port` to the router.
@@ -54,14 +227,14 @@ pub fn from_router(port: usize, packet: &[u8]) -> Vec<u8> {
 }
 
 /// Passes a packet to the router in at port 0.
-pub fn pass(tube: &mut Tube, packet: &[u8]) -> Vec<(usize, Vec<u8>)> {
-    tube.pass(0, &to_router(0, packet))
+pub fn pass(router: &mut dyn Router, packet: &[u8]) -> Vec<(usize, Vec<u8>)> {
+    router.send(0, &[to_router(0, packet)])
 }
 
 /// What the router says to this packet, in at port 0: the type, the code and all of its message,
 /// whose checksums are right and which goes back to host 9 of port 0. `None` when it says nothing.
-pub fn answer(tube: &mut Tube, packet: &[u8]) -> Option<Answer> {
-    let mut out = pass(tube, packet);
+pub fn answer(router: &mut dyn Router, packet: &[u8]) -> Option<Answer> {
+    let mut out = pass(router, packet);
     assert!(out.len() <= 1, "{out:?}");
     out.pop().map(|(port, frame)| {
         assert_eq!(port, 0);
@@ -115,11 +288,12 @@ impl Answer {
 }
 
 /// The frame ends with this verdict and nothing leaves.
-pub fn dies(tube: &mut Tube, port: usize, frame: &[u8], verdict: Verdict) {
-    let before = tube.count(verdict);
-    let out = tube.pass(port, frame);
+pub fn dies(router: &mut dyn Router, port: usize, frame: &[u8], verdict: Verdict) {
+    let before = router.counted(verdict);
+    let out = router.send(port, &[frame.to_vec()]);
     assert_eq!(out, [], "{verdict:?} of {frame:x?}");
-    assert_eq!(tube.count(verdict), before + 1, "{verdict:?}, not {:?}, of {frame:x?}", tube.verdicts());
+    assert_eq!(router.counted(verdict), before.map(|n| n + 1), "{verdict:?} of {frame:x?}");
+    router.expect(verdict);
 }
 
 /// A packet that needs nothing but forwarding, from NEAR to FAR.

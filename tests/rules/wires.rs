@@ -1,0 +1,521 @@
+//! A router on real interfaces: one end of four veth pairs in a network namespace of its own, whose
+//! kernel forwards, or where sweepd runs on `xdp:` ports. The far ends are in another namespace,
+//! which has no addresses and says nothing; the test sends and receives whole frames there.
+//!
+//! Nothing waits for silence. Behind the frames of a test go markers: packets of our own that come
+//! out at every port and back from the router's own stack. A ring is a queue, so when the markers
+//! have arrived, so has everything that came before them.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Read, Write},
+    os::fd::{AsFd, AsRawFd},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{OnceLock, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sched::{CloneFlags, CpuSet, sched_getaffinity, sched_setaffinity, unshare},
+    sys::socket::{
+        AddressFamily, LinkAddr, SockFlag, SockProtocol, SockType, SockaddrLike, bind, setsockopt, socket,
+        sockopt::RcvBufForce,
+    },
+    unistd::{Pid, gettid},
+};
+use parking_lot::{Mutex, MutexGuard};
+use sweepd::{forward::verdict::Verdict, stats::read::StatsReader};
+
+use crate::common::{host_mac, port_mac};
+use crate::packets::{Ip4, checksum};
+use crate::router::{HOSTS, MTUS, NEAR, Place, Router, To, addresses, to_router};
+
+/// Longest time until something that must happen has happened, on a machine that is busy.
+const SOON: Duration = Duration::from_secs(10);
+/// Frames that go in before the next markers.
+const CHUNK: usize = 64;
+const PORTS: usize = MTUS.len();
+
+/// Why the interfaces cannot be made here, if so.
+pub fn missing() -> Option<String> {
+    if !nix::unistd::geteuid().is_root() {
+        return Some("root".to_owned());
+    }
+    let is_there = |tool: &&str| {
+        let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+        path.split(':').any(|dir| Path::new(dir).join(tool).exists())
+    };
+    let missing: Vec<_> = ["ip", "ethtool", "setpriv"].into_iter().filter(|tool| !is_there(tool)).collect();
+    (!missing.is_empty()).then(|| missing.join(", "))
+}
+
+/// The router of that place, made when it is first asked for, for one test at a time.
+pub fn of(place: Place) -> MutexGuard<'static, Wires> {
+    static XDP: OnceLock<Mutex<Wires>> = OnceLock::new();
+    static KERNEL: OnceLock<Mutex<Wires>> = OnceLock::new();
+    let cell = if place == Place::Xdp { &XDP } else { &KERNEL };
+    let mut wires = cell.get_or_init(|| Mutex::new(Wires::new(place))).lock();
+    wires.begin();
+    wires
+}
+
+/// A network namespace: a thread in it that does what it is told, as long as the process lives.
+struct Namespace {
+    orders: mpsc::Sender<Box<dyn FnOnce() + Send>>,
+    thread: Pid,
+}
+
+impl Namespace {
+    fn new() -> Self {
+        let (orders, jobs) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
+        let (ready, thread) = mpsc::channel();
+        thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            ready.send(gettid()).unwrap();
+            jobs.into_iter().for_each(|job| job());
+        });
+        Self { orders, thread: thread.recv().unwrap() }
+    }
+
+    /// Runs `f` there.
+    fn run<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> T {
+        let (give, take) = mpsc::channel();
+        self.orders.send(Box::new(move || drop(give.send(f())))).unwrap();
+        take.recv().expect("it does not panic")
+    }
+
+    /// Runs lines of the shell's there, which must succeed.
+    #[track_caller]
+    fn sh(&self, lines: &str) -> String {
+        let lines = format!("set -e\n{lines}");
+        let out = self.run(move || command("sh").args(["-c", &lines]).output());
+        let out = out.unwrap();
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(out.status.success(), "{text}{}", String::from_utf8_lossy(&out.stderr));
+        text
+    }
+}
+
+fn command(name: &str) -> Command {
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    let mut command = Command::new(name);
+    command.env("PATH", path).env("LC_ALL", "C");
+    command
+}
+
+/// The far end of a port: whole frames in and out.
+struct FarEnd(File);
+
+impl FarEnd {
+    fn open(interface: &str) -> Self {
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let fd = socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll).unwrap();
+        let address = libc::sockaddr_ll {
+            sll_family: libc::AF_PACKET as u16,
+            sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
+            sll_ifindex: nix::net::if_::if_nametoindex(interface).unwrap() as i32,
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        };
+        // SAFETY: the address is alive and of the length given.
+        let address = unsafe {
+            LinkAddr::from_raw((&raw const address).cast(), Some(size_of_val(&address) as libc::socklen_t))
+        };
+        bind(fd.as_raw_fd(), &address.unwrap()).unwrap();
+        setsockopt(&fd, RcvBufForce, &(8 << 20)).unwrap();
+        Self(File::from(fd))
+    }
+
+    fn send(&mut self, frame: &[u8]) {
+        let n = self.0.write(frame).unwrap_or_else(|e| panic!("{} bytes: {e}", frame.len()));
+        assert_eq!(n, frame.len());
+    }
+
+    fn receive(&mut self) -> Option<Vec<u8>> {
+        let mut bytes = [0; 2048];
+        match self.0.read(&mut bytes) {
+            Ok(n) => Some(bytes[..n].to_vec()),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => None,
+            Err(e) => panic!("a far end: {e}"),
+        }
+    }
+}
+
+/// What the router's kernel says without having been asked: multicast listener reports, IGMP, router
+/// solicitations.
+fn is_chatter(frame: &[u8]) -> bool {
+    match frame {
+        [0x33, 0x33, _, _, _, _, _, _, _, _, _, _, 0x86, 0xdd, rest @ ..] => match rest.get(6) {
+            Some(0) => rest.get(40) == Some(&58),
+            Some(58) => rest.get(40).is_some_and(|kind| [133, 143].contains(kind)),
+            _ => false,
+        },
+        [1, 0, 0x5e, .., _] => frame.get(23) == Some(&2),
+        _ => false,
+    }
+}
+
+/// The router, its far ends, and sweepd when it runs there.
+pub struct Wires {
+    place: Place,
+    router: Namespace,
+    _far: Namespace,
+    ends: Vec<FarEnd>,
+    daemon: Option<Daemon>,
+    marker: u64,
+    /// How often it was asked whether sweepd has followed.
+    probes: usize,
+    /// Frames that went in, ever.
+    sent: u64,
+    /// Verdicts that are not of this test's frames: those before it, and those of the markers.
+    aside: BTreeMap<&'static str, u64>,
+    /// How often `dies` has seen each verdict.
+    died: BTreeMap<&'static str, u64>,
+    changes: String,
+    undo: Vec<String>,
+}
+
+struct Daemon {
+    child: Child,
+    log: PathBuf,
+    counters: StatsReader,
+}
+
+impl Wires {
+    fn new(place: Place) -> Self {
+        let (router, far) = (Namespace::new(), Namespace::new());
+        let off = "tx off rx off gro off tso off gso off";
+        router.sh("cd /proc/sys/net
+             ip link set lo up
+             echo 0 | tee ipv6/conf/*/accept_dad ipv6/conf/*/router_solicitations >/dev/null
+             echo 1 | tee ipv6/conf/default/addr_gen_mode ipv4/conf/*/arp_ignore >/dev/null
+             echo 0 | tee ipv4/conf/*/rp_filter ipv4/conf/*/send_redirects \
+                 ipv4/conf/*/accept_source_route ipv4/icmp_ratemask ipv6/icmp/ratelimit >/dev/null");
+        far.sh("echo 1 | tee /proc/sys/net/ipv6/conf/*/disable_ipv6 >/dev/null");
+        for (k, mtu) in MTUS.iter().enumerate() {
+            let mac = mac_text(port_mac(k));
+            router.sh(&format!(
+                "ip link add p{k} address {mac} type veth peer name f{k}
+                 ethtool -K p{k} {off}; ethtool -K f{k} {off}
+                 ip link set f{k} netns {}
+                 ip link set p{k} mtu {mtu} up",
+                far.thread
+            ));
+            far.sh(&format!("ip link set f{k} up"));
+        }
+        router.sh(&(0..PORTS).map(set_up_port).collect::<String>());
+        let ends = far.run(|| (0..PORTS).map(|k| FarEnd::open(&format!("f{k}"))).collect());
+        let forwards = u8::from(place == Place::Kernel);
+        router.sh(&format!(
+            "echo {forwards} >/proc/sys/net/ipv4/ip_forward
+             echo {forwards} >/proc/sys/net/ipv6/conf/all/forwarding
+             echo 0 | tee /proc/sys/net/ipv4/conf/*/send_redirects \
+                 /proc/sys/net/ipv4/conf/*/accept_source_route >/dev/null"
+        ));
+        let daemon = (place == Place::Xdp).then(|| Daemon::start(&router));
+        Self {
+            place,
+            router,
+            _far: far,
+            ends,
+            daemon,
+            marker: 0,
+            probes: 0,
+            sent: 0,
+            aside: BTreeMap::new(),
+            died: BTreeMap::new(),
+            changes: String::new(),
+            undo: Vec::new(),
+        }
+    }
+
+    /// What sweepd said.
+    pub fn log(&self) -> String {
+        let Some(daemon) = &self.daemon else { return String::new() };
+        let log = fs::read_to_string(&daemon.log).unwrap_or_default();
+        format!("sweepd, process {}:\n{log}", daemon.child.id())
+    }
+
+    /// Before a test: what earlier ones counted is not this one's.
+    fn begin(&mut self) {
+        self.aside = self.raw();
+        self.died.clear();
+    }
+
+    /// After a test: what it changed is undone, and every verdict that it saw was counted.
+    pub fn finish(&mut self) {
+        let ours = self.verdicts();
+        let up = ours.get("host").copied().unwrap_or(0);
+        for (name, n) in std::mem::take(&mut self.died) {
+            let counted = ours.get(name).copied().unwrap_or(0);
+            assert!(self.daemon.is_none() || counted + up >= n, "{n} were {name}, but {ours:?}");
+        }
+        self.undo();
+    }
+
+    /// Takes the changes of the test back, whether it passed or not.
+    pub fn undo(&mut self) {
+        self.changes.clear();
+        for line in std::mem::take(&mut self.undo).into_iter().rev() {
+            self.changes += &line;
+        }
+        self.publish();
+    }
+
+    /// What sweepd has counted, once it has counted every frame that went in.
+    fn raw(&self) -> BTreeMap<&'static str, u64> {
+        let Some(daemon) = &self.daemon else { return BTreeMap::new() };
+        let start = Instant::now();
+        loop {
+            let ports = daemon.counters.snapshot();
+            let all: u64 = ports.iter().map(|p| p.verdicts.iter().sum::<u64>() + p.held).sum();
+            if all == self.sent {
+                let sum = |v: Verdict| ports.iter().map(|p| p.verdicts[v as usize]).sum();
+                return Verdict::ALL.iter().map(|&v| (v.name(), sum(v))).collect();
+            }
+            assert!(start.elapsed() < SOON, "{all} of {} frames are counted: {ports:#?}", self.sent);
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// How this test's frames ended. Nothing when no sweepd runs.
+    fn verdicts(&self) -> BTreeMap<&'static str, u64> {
+        let ours = self.raw().into_iter();
+        let ours = ours.map(|(name, n)| (name, n - self.aside.get(name).copied().unwrap_or(0)));
+        ours.filter(|(_, n)| *n > 0).collect()
+    }
+
+    fn put(&mut self, port: usize, frame: &[u8]) {
+        self.ends[port].send(frame);
+        self.sent += 1;
+    }
+
+    /// Sends frames and markers, and collects until all markers are back.
+    fn send_chunk(&mut self, port: usize, frames: &[Vec<u8>]) -> Vec<(usize, Vec<u8>)> {
+        frames.iter().for_each(|frame| self.put(port, frame));
+        self.marker += 1;
+        let mark = [&b"the marker"[..], &self.marker.to_be_bytes()].concat();
+        for k in 0..PORTS {
+            let mut packet = Ip4::udp(NEAR, &format!("10.0.{k}.9"), 0);
+            packet.payload.extend(&mark);
+            self.put(port, &to_router(port, &packet.build()));
+        }
+        *self.aside.entry("forwarded").or_default() += PORTS as u64;
+        let mut echo = Ip4::udp(&format!("10.0.{port}.9"), &format!("10.0.{port}.1"), 0);
+        (echo.protocol, echo.payload) = (1, [&[8, 0, 0, 0, 0, 0, 0, 0], &mark[..]].concat());
+        let sum = checksum(&echo.payload).to_be_bytes();
+        echo.payload[2..4].copy_from_slice(&sum);
+        self.put(port, &to_router(port, &echo.build()));
+        *self.aside.entry("host").or_default() += 1;
+        self.collect(port, &mark)
+    }
+
+    fn collect(&mut self, port: usize, mark: &[u8]) -> Vec<(usize, Vec<u8>)> {
+        let mut waiting = [1; PORTS];
+        waiting[port] += 1;
+        let (mut came, start) = (Vec::new(), Instant::now());
+        loop {
+            for (k, end) in self.ends.iter_mut().enumerate() {
+                while let Some(frame) = end.receive() {
+                    // A datagram, or an echo reply.
+                    if frame.ends_with(mark) && (frame[23] == 17 || frame[34] == 0) {
+                        waiting[k] -= 1;
+                    } else if !is_chatter(&frame) {
+                        came.push((k, frame));
+                    }
+                }
+            }
+            if waiting == [0; PORTS] {
+                came.sort_by_key(|(k, _)| *k);
+                return came;
+            }
+            assert!(start.elapsed() < SOON, "markers are missing, by port: {waiting:?}; came: {came:x?}");
+            let mut fds: Vec<_> =
+                self.ends.iter().map(|end| PollFd::new(end.0.as_fd(), PollFlags::POLLIN)).collect();
+            poll(&mut fds, PollTimeout::from(100u8)).unwrap();
+        }
+    }
+
+    /// Runs what was asked for; with sweepd, waits until it has followed. The kernel's news come in
+    /// order, so it has when it knows a route that was added last.
+    fn apply(&mut self) {
+        let lines = std::mem::take(&mut self.changes);
+        if lines.is_empty() {
+            return;
+        }
+        self.router.sh(&lines);
+        if self.daemon.is_none() {
+            return;
+        }
+        let before = self.raw();
+        self.probes += 1;
+        let host = [2, 3][self.probes % 2];
+        self.router.sh(&format!("ip route replace 100.127.0.1 via 10.0.1.{host} dev p1"));
+        self.wait_until_routed_to(host);
+        for (name, n) in self.raw() {
+            *self.aside.entry(name).or_default() += n - before[name];
+        }
+    }
+
+    fn wait_until_routed_to(&mut self, host: u8) {
+        let frame = [to_router(0, &Ip4::udp(NEAR, "100.127.0.1", 9).build())];
+        let start = Instant::now();
+        // Markers are put aside twice here, once as they are sent and once with all the rest.
+        let aside = self.aside.clone();
+        while self.send_chunk(0, &frame).iter().all(|(_, frame)| frame[..6] != host_mac(1, host)) {
+            assert!(start.elapsed() < SOON, "sweepd does not follow the kernel's routes");
+        }
+        self.aside = aside;
+    }
+}
+
+impl Router for Wires {
+    fn place(&self) -> Place {
+        self.place
+    }
+
+    fn send(&mut self, port: usize, frames: &[Vec<u8>]) -> Vec<(usize, Vec<u8>)> {
+        let mut came: Vec<_> = frames.chunks(CHUNK).flat_map(|some| self.send_chunk(port, some)).collect();
+        came.sort_by_key(|(k, _)| *k);
+        came
+    }
+
+    fn route(&mut self, prefix: &str, to: &To) {
+        let hop = |port: usize, host: u8| {
+            let net = if prefix.contains(':') { "2001:db8:" } else { "10.0." };
+            let sep = if prefix.contains(':') { "::" } else { "." };
+            format!("via {net}{port}{sep}{host} dev p{port}")
+        };
+        let way = match to {
+            To::Host(port, host) => format!("{prefix} {}", hop(*port, *host)),
+            To::Ways(port, hosts) => {
+                let hops = hosts.iter().map(|host| format!(" nexthop {}", hop(*port, *host)));
+                format!("{prefix}{}", hops.collect::<String>())
+            }
+            To::Unreachable => format!("unreachable {prefix}"),
+            To::Prohibited => format!("prohibit {prefix}"),
+            To::Blackhole => format!("blackhole {prefix}"),
+        };
+        let family = if prefix.contains(':') { 6 } else { 4 };
+        self.changes += &format!("ip -{family} route replace {way}\n");
+        self.undo.push(format!("ip -{family} route del {prefix} || true\n"));
+    }
+
+    fn publish(&mut self) {
+        self.apply();
+    }
+
+    fn counted(&self, _: Verdict) -> Option<u64> {
+        None
+    }
+
+    fn expect(&mut self, verdict: Verdict) {
+        *self.died.entry(verdict.name()).or_default() += 1;
+    }
+
+    fn ended(&mut self, verdicts: &[(&'static str, u64)]) {
+        if self.daemon.is_none() {
+            return;
+        }
+        let ours = self.verdicts();
+        let expected: BTreeMap<_, _> = verdicts.iter().copied().collect();
+        // What the program on the interface passes up by itself is the host's, whatever it is.
+        let n = |of: &BTreeMap<_, _>, name: &str| of.get(name).copied().unwrap_or(0);
+        let no_more = ours.iter().all(|(name, count)| *name == "host" || *count <= n(&expected, name));
+        let answered = n(&expected, "answered").min(n(&ours, "host"));
+        let all: u64 = ours.values().sum();
+        let right = no_more && all == expected.values().sum::<u64>() && answered <= n(&ours, "host");
+        assert!(right, "{ours:?}, not {expected:?}");
+    }
+}
+
+impl Daemon {
+    fn start(router: &Namespace) -> Self {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rules");
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).unwrap();
+        let (config, log) = (dir.join("sweepd.toml"), dir.join("log"));
+        let mut text = format!("[daemon]\nruntime_dir = {:?}\n", dir.join("run"));
+        for k in 0..PORTS {
+            text += &format!("[[port]]\nname = \"p{k}\"\ndevice = \"xdp:p{k}\"\n");
+        }
+        fs::write(&config, text).unwrap();
+        let stderr = File::create(&log).unwrap();
+        // It ends with the thread that started it, which is when the tests do.
+        let child = router.run(move || {
+            command("setpriv")
+                .args(["--pdeathsig", "TERM", env!("CARGO_BIN_EXE_sweepd"), "run", "--config"])
+                .arg(config)
+                .stdout(Stdio::null())
+                .stderr(stderr)
+                .spawn()
+        });
+        let (mut child, start) = (child.unwrap(), Instant::now());
+        loop {
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            if said.contains(": forwarding\n") {
+                break;
+            }
+            assert!(child.try_wait().unwrap().is_none(), "sweepd ended: {said}");
+            assert!(start.elapsed() < SOON, "sweepd does not start: {said}");
+            thread::sleep(Duration::from_millis(5));
+        }
+        let counters = StatsReader::open(&dir.join("run/stats")).unwrap();
+        Self { child, log, counters }
+    }
+}
+
+/// The addresses of a port, and its hosts.
+fn set_up_port(k: usize) -> String {
+    let mut lines = String::new();
+    for address in addresses(k) {
+        lines +=
+            &format!("ip addr add {address} dev p{k} {}\n", if address.contains(':') { "nodad" } else { "" });
+    }
+    for host in HOSTS {
+        let mac = mac_text(host_mac(k, host));
+        lines += &format!("ip neigh replace 10.0.{k}.{host} lladdr {mac} dev p{k} nud permanent\n");
+        if MTUS[k] >= 1280 {
+            lines += &format!("ip neigh replace 2001:db8:{k}::{host} lladdr {mac} dev p{k} nud permanent\n");
+            lines += &format!("ip neigh replace fe80::{host} lladdr {mac} dev p{k} nud permanent\n");
+        }
+    }
+    for (prefix, port) in crate::router::NETWORKS {
+        if *port == k {
+            let via = if prefix.contains(':') { format!("2001:db8:{k}::9") } else { format!("10.0.{k}.9") };
+            lines += &format!("ip route add {prefix} via {via} dev p{k}\n");
+        }
+    }
+    lines
+}
+
+fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// Keeps the thread on one core while it lives, so that the kernel takes its frames in order.
+pub struct Pinned(CpuSet);
+
+impl Pinned {
+    pub fn new() -> Self {
+        let this = Pid::from_raw(0);
+        let before = sched_getaffinity(this).unwrap();
+        let mut one = CpuSet::new();
+        let first = (0..CpuSet::count()).find(|cpu| before.is_set(*cpu).unwrap()).unwrap();
+        one.set(first).unwrap();
+        sched_setaffinity(this, &one).unwrap();
+        Self(before)
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let _ = sched_setaffinity(Pid::from_raw(0), &self.0);
+    }
+}
