@@ -11,10 +11,13 @@
 mod changes;
 mod daemons;
 mod errors;
+mod flap;
 mod kernel;
 mod life;
 mod net;
 mod routing;
+#[path = "../common/rtnetlink.rs"]
+mod rtnetlink;
 mod sockets;
 mod through;
 mod trouble;
