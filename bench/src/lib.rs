@@ -2,10 +2,13 @@
 
 pub mod cycles;
 pub mod disciplines;
+pub mod heap;
 pub mod lookup;
 pub mod plot;
 pub mod r530;
+pub mod real;
 pub mod rig;
+pub mod rivals;
 pub mod single;
 pub mod stepper;
 pub mod sweep;

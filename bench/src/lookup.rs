@@ -4,6 +4,7 @@
 //! Lookups are measured one at a time, and in bursts as a worker makes them.
 
 use std::hint::black_box;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -13,8 +14,11 @@ use sweepd::tables::fib6::Fib6;
 use sweepd::tables::prefixes::{Prefixes, Prefixes4, Prefixes6};
 use sweepd::tables::synthetic::{self, Random, Sample, Zipf};
 
-/// Addresses in a slice that is timed.
-const SLICE: usize = 16384;
+use crate::{
+    real,
+    rivals::{self, SLICE},
+};
+
 /// Addresses in a trace.
 const TRACE: usize = 1 << 22;
 
@@ -36,16 +40,31 @@ pub struct Lookup {
     /// Times that everything is measured
     #[arg(long, default_value_t = 1)]
     rounds: usize,
+    /// Rounds of the comparison with other people's tables; 0 leaves it out
+    #[arg(long, default_value_t = 5)]
+    against: usize,
+    /// IPv4 prefixes from a file instead of made-up ones: lines that begin PREFIX,NUMBER
+    #[arg(long)]
+    table4: Option<PathBuf>,
+    /// IPv6 prefixes from a file, likewise
+    #[arg(long)]
+    table6: Option<PathBuf>,
 }
 
 /// What both tables can do.
-trait Table {
+pub trait Table {
+    /// An address, in host order.
     type Address: Sample;
 
+    /// Makes the whole table.
     fn build(&mut self, prefixes: &Prefixes<Self::Address>);
+    /// Brings the table up to date after a change of one prefix.
     fn update(&mut self, prefixes: &Prefixes<Self::Address>, address: Self::Address, length: u8);
+    /// The next hop of one address.
     fn lookup(&self, address: Self::Address) -> NextHopId;
+    /// The next hops of up to 64 addresses.
     fn lookup_batch(&self, addresses: &[Self::Address], out: &mut [NextHopId]);
+    /// Bytes in use.
     fn bytes(&self) -> usize;
 }
 
@@ -84,8 +103,14 @@ table!(Fib6, u128);
 impl Lookup {
     /// Measures and prints.
     pub fn run(&self) -> std::io::Result<()> {
-        let prefixes4 = synthetic::ipv4(self.prefixes4, self.next_hops, self.seed);
-        let prefixes6 = synthetic::ipv6(self.prefixes6, self.next_hops, self.seed);
+        let prefixes4 = match &self.table4 {
+            Some(file) => real::ipv4(file, self.next_hops)?,
+            None => synthetic::ipv4(self.prefixes4, self.next_hops, self.seed),
+        };
+        let prefixes6 = match &self.table6 {
+            Some(file) => real::ipv6(file, self.next_hops)?,
+            None => synthetic::ipv6(self.prefixes6, self.next_hops, self.seed),
+        };
         for _ in 0..self.rounds {
             self.ipv4(&prefixes4)?;
             self.ipv6(&prefixes6)?;
@@ -96,13 +121,20 @@ impl Lookup {
     fn ipv4(&self, prefixes: &Prefixes4) -> std::io::Result<()> {
         let mut fib = Fib4::new()?;
         println!("IPv4, {} prefixes", prefixes.len());
-        self.table(&mut fib, prefixes, |fib, traces| print_lookups("", fib, traces));
-        Ok(())
+        let mut theirs = Ok(());
+        self.table(&mut fib, prefixes, |fib, traces| {
+            print_lookups("", fib, traces);
+            if self.against > 0 {
+                theirs = rivals::ipv4(Fib4::new, prefixes, traces, self.against);
+            }
+        });
+        theirs
     }
 
     fn ipv6(&self, prefixes: &Prefixes6) -> std::io::Result<()> {
         let mut fib = Fib6::new()?;
         println!("IPv6, {} prefixes", prefixes.len());
+        let mut theirs = Ok(());
         self.table(&mut fib, prefixes, |fib, traces| {
             let best = fib.instructions();
             for name in ["avx512", "avx2", "plain"] {
@@ -111,8 +143,11 @@ impl Lookup {
                 }
             }
             fib.set_instructions(best);
+            if self.against > 0 {
+                theirs = rivals::ipv6(Fib6::new, prefixes, traces, self.against);
+            }
         });
-        Ok(())
+        theirs
     }
 
     /// Builds, looks up by `lookups`, updates.
@@ -134,9 +169,12 @@ impl Lookup {
     }
 }
 
-struct Trace<A> {
-    name: &'static str,
-    addresses: Vec<A>,
+/// Addresses to look up, in this order.
+pub struct Trace<A> {
+    /// What they are like.
+    pub name: &'static str,
+    /// The addresses, host order.
+    pub addresses: Vec<A>,
 }
 
 /// Anywhere that has a route; each prefix as often as others; a million flows, few of them busy;

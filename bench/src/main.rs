@@ -3,7 +3,11 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use sweepd_bench::{lookup, r530, sweep};
+use sweepd_bench::{heap, lookup, r530, sweep};
+
+/// Counted, so that the tables of others can be measured.
+#[global_allocator]
+static HEAP: heap::Counted = heap::Counted;
 
 /// Benchmarks of sweepd
 #[derive(Parser)]
