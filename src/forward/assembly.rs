@@ -11,6 +11,7 @@ use netmap::{Host, Port, PortInfo, TxQueue, device::PortControl};
 
 use super::{
     bell::Bell,
+    flows::{DEFAULT_FLOWS, FlowTable, Secret},
     handover,
     idle::Patience,
     messages::{ToKeeper, ToWorker},
@@ -78,7 +79,7 @@ pub fn default_workers(ports: &[Port], cores: usize) -> usize {
 /// owns it.
 ///
 /// # Errors
-/// When there are no descriptors left for the workers' bells.
+/// When there are no descriptors left for the workers' bells, or no memory for their flows.
 pub fn assemble(
     ports: Vec<Port>,
     up: Option<TxQueue>,
@@ -96,7 +97,7 @@ pub fn assemble(
         commands.push(from);
     }
     let (peers, inboxes) = connect(&links);
-    let mut parts: Vec<_> = readers
+    let mut parts: Vec<Worker> = readers
         .into_iter()
         .zip(commands)
         .zip(peers.into_iter().zip(inboxes))
@@ -104,7 +105,7 @@ pub fn assemble(
         .map(|(index, ((reader, commands), (peers, inbox)))| {
             worker(index, reader, commands, peers, inbox, &ports, stats, keeper, &links, patience)
         })
-        .collect();
+        .collect::<io::Result<_>>()?;
     let rests = share_out(ports, up, &mut parts);
     Ok(Assembly { workers: parts, links, ports: rests })
 }
@@ -137,7 +138,7 @@ fn worker(
     keeper: &Sender<ToKeeper>,
     links: &[WorkerLink],
     patience: Patience,
-) -> Worker {
+) -> io::Result<Worker> {
     let ways = |rings: fn(&Port) -> usize| {
         ports.iter().map(|p| way_to(index, links.len(), rings(p))).collect::<Vec<_>>()
     };
@@ -147,20 +148,20 @@ fn worker(
         Host::Kernel => 1,
         Host::Builtin => 0,
     });
-    Worker {
+    Ok(Worker {
         index,
         inputs: Vec::new(),
         inbox,
         out: Outputs { own: Vec::new(), peers, wire, host },
         reader,
-        slow: Slow::new(keeper.clone()),
+        slow: Slow::new(keeper.clone(), FlowTable::new(DEFAULT_FLOWS, Secret::random()?)?),
         blocks: (0..ports.len()).map(|p| stats.block(index, p)).collect(),
         used: Used::default(),
         bell: links[index].bell.clone(),
         commands,
         keeper: keeper.clone(),
         patience,
-    }
+    })
 }
 
 /// Worker `index`'s way to a port with `rings` rings, before it is known where its own rings

@@ -5,6 +5,7 @@ pub mod bell;
 pub mod bucket;
 pub mod builtin;
 pub mod burst;
+pub mod clock;
 pub mod flow_hash;
 pub mod flows;
 pub mod fragment;

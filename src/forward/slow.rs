@@ -14,6 +14,8 @@ use netmap::Frame;
 use super::{
     bucket::Bucket,
     builtin,
+    clock::Clock,
+    flows::FlowTable,
     handover::{CELL_BYTES, Exit, Origin},
     hold::{Held, Hold, Limits, Meta, Pushed},
     icmp_error::{Icmp4Error, Icmp6Error},
@@ -102,11 +104,15 @@ pub struct Slow {
     generation: u64,
     scratch: Box<[u8; CELL_BYTES]>,
     keeper: Sender<ToKeeper>,
+    /// The worker's flows.
+    pub flows: FlowTable,
+    /// The time by which flows end.
+    pub clock: Clock,
 }
 
 impl Slow {
     /// A fresh state; `keeper` hears which neighbours are missing.
-    pub fn new(keeper: Sender<ToKeeper>) -> Self {
+    pub fn new(keeper: Sender<ToKeeper>, flows: FlowTable) -> Self {
         let limit = IcmpLimit::default();
         Self {
             hold: Hold::new(Limits::default()),
@@ -116,6 +122,8 @@ impl Slow {
             generation: 0,
             scratch: Box::new([0; CELL_BYTES]),
             keeper,
+            flows,
+            clock: Clock::new(),
         }
     }
 
@@ -194,6 +202,18 @@ impl Slow {
             // A full channel means that the keeper is busy; the question comes again.
             let _ = self.keeper.try_send(ToKeeper::Resolve { port, address });
         }
+    }
+
+    /// Keeps the flows, once a sweep in which `packets` were taken: looks at the time, and at a few
+    /// flows that may have ended; at more of them when there is little else to do.
+    #[inline]
+    pub fn keep_flows(&mut self, tables: &Tables, packets: u32) {
+        if !tables.keeps_flows && self.flows.is_empty() {
+            return;
+        }
+        self.clock.read();
+        let budget = if packets < 32 { LOOKS_IDLE } else { LOOKS };
+        self.flows.expire(self.clock.now(), budget, |flow| flow.timeout(&tables.timeouts), |_, _| {});
     }
 
     /// Whether packets are held.
@@ -345,6 +365,10 @@ impl Slow {
         }
     }
 }
+
+/// Flows that a busy sweep looks at, and one that is not.
+const LOOKS: usize = 8;
+const LOOKS_IDLE: usize = 128;
 
 /// How long a packet is held at most, in nanoseconds; the keeper gives up sooner.
 const HOLD_AT_MOST: u64 = 6_000_000_000;

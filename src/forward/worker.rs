@@ -151,6 +151,7 @@ impl Worker {
         if slow.waits() {
             slow.look_after(&mut Context { tables, generation, out, port: 0, blocks });
         }
+        slow.keep_flows(tables, packets);
         let pending = out.sync(|port, error| device_failed(keeper, port, error));
         reader.quiescent();
         Swept { packets, pending }

@@ -170,6 +170,34 @@ impl Default for IcmpLimit {
     }
 }
 
+/// How long flows outlive their last packet, in milliseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timeouts {
+    /// UDP (RFC 4787 REQ-5).
+    pub udp: u32,
+    /// TCP, established (RFC 5382 REQ-5).
+    pub tcp: u32,
+    /// TCP that is beginning, ending or broken off (RFC 5382 REQ-5).
+    pub tcp_transitory: u32,
+    /// ICMP queries (RFC 5508 REQ-2).
+    pub icmp: u32,
+    /// All else.
+    pub other: u32,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        const MINUTE: u32 = 60_000;
+        Self {
+            udp: 5 * MINUTE,
+            tcp: 124 * MINUTE,
+            tcp_transitory: 4 * MINUTE,
+            icmp: MINUTE,
+            other: 5 * MINUTE,
+        }
+    }
+}
+
 /// Everything a packet needs, of one generation.
 pub struct Tables {
     /// The ports, by [`PortId`].
@@ -190,6 +218,10 @@ pub struct Tables {
     pub icmp: IcmpLimit,
     /// Makes this router choose differently from others among several next hops.
     pub hash_seed: u64,
+    /// Whether workers keep flows for these tables: set when a rule asks for it.
+    pub keeps_flows: bool,
+    /// How long flows last that no rule of its own says it of.
+    pub timeouts: Timeouts,
 }
 
 impl Tables {
@@ -213,6 +245,8 @@ impl Tables {
             local: local::LocalAddresses::default(),
             icmp: IcmpLimit::default(),
             hash_seed: 0,
+            keeps_flows: false,
+            timeouts: Timeouts::default(),
         })
     }
 

@@ -8,7 +8,10 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use zerocopy::FromBytes;
 
 use super::{hash::Secret, tcp};
-use crate::wire::ipv4::{ICMP, TCP, UDP};
+use crate::{
+    tables::Timeouts,
+    wire::ipv4::{ICMP, TCP, UDP},
+};
 
 /// In the first word of a key: an IPv6 flow.
 const IPV6: u32 = 1 << 8;
@@ -226,34 +229,6 @@ const BEGUN_BY_HIGHER: u8 = 1;
 const TRANSLATED: u8 = 2;
 /// In `flags`: found through the index.
 const LIVE: u8 = 4;
-
-/// How long flows outlive their last packet, in milliseconds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Timeouts {
-    /// UDP (RFC 4787 REQ-5).
-    pub udp: u32,
-    /// TCP, established (RFC 5382 REQ-5).
-    pub tcp: u32,
-    /// TCP that is beginning, ending or broken off (RFC 5382 REQ-5).
-    pub tcp_transitory: u32,
-    /// ICMP queries (RFC 5508 REQ-2).
-    pub icmp: u32,
-    /// All else.
-    pub other: u32,
-}
-
-impl Default for Timeouts {
-    fn default() -> Self {
-        const MINUTE: u32 = 60_000;
-        Self {
-            udp: 5 * MINUTE,
-            tcp: 124 * MINUTE,
-            tcp_transitory: 4 * MINUTE,
-            icmp: MINUTE,
-            other: 5 * MINUTE,
-        }
-    }
-}
 
 impl Flow {
     /// A record that was used before and is free now.

@@ -20,9 +20,12 @@ use std::io;
 use netmap::prefetch;
 
 use self::{index::Index, wheel::Wheel};
-use crate::tables::memory::{Backing, PageArray};
+use crate::tables::{
+    Timeouts,
+    memory::{Backing, PageArray},
+};
 
-pub use flow::{Direction, End4, Flow, Key, Key4, Key6, OutsideKey, OwnKey, Timeouts, Translation};
+pub use flow::{Direction, End4, Flow, Key, Key4, Key6, OutsideKey, OwnKey, Translation};
 pub use hash::Secret;
 
 /// Number of a flow; 0 is none. Given away again after the flow has ended.
