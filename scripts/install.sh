@@ -30,6 +30,8 @@ for example in conf/examples/*.toml; do
     put 644 "$example" "$prefix/share/examples/sweepd"
 done
 
+put 644 conf/grafana/sweepd.json "$prefix/share/examples/sweepd" grafana.json
+
 # The service, with the place of the binary in it.
 service=$(mktemp)
 trap 'rm -f "$service"' EXIT

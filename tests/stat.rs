@@ -76,6 +76,23 @@ fn rows_come_through_a_pipe_one_by_one_as_the_original_prints_them() {
 }
 
 #[test]
+fn programs_get_one_json_object_a_row() {
+    let dir = runtime_dir();
+    let file = counters(dir.path());
+    let mut child = stat(dir.path(), &["-w", "1", "-q", "1", "--json", "-I", "wan"]);
+    // The first look at the counters was before this, or the row has less; then the sum is less.
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    count(&file);
+    let mut text = String::new();
+    out.read_to_string(&mut text).unwrap();
+    let row: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((text.lines().count(), &row["port"]), (1, &"wan".into()));
+    assert!(row["rx_packets"] == 5_924_000 || row["rx_packets"] == 0, "{text}");
+    assert!(row["seconds"].as_f64().unwrap() > 0.5, "{text}");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
 fn ctrl_c_ends_it_at_once_and_with_success() {
     let dir = runtime_dir();
     let _file = counters(dir.path());

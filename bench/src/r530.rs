@@ -188,7 +188,7 @@ impl R530 {
         let workers = self.workers.last().copied().unwrap_or(1);
         for discipline in Discipline::ALL {
             println!("\n{} with {workers} {}, load rising", discipline.name(), plural(workers));
-            let mut view = Netstat::new(NetstatOptions { drops: true, human: true, port: None });
+            let mut view = Netstat::new(NetstatOptions { drops: true, human: true }, None);
             print!("{}", view.header());
             for rate in [500_000, 2_000_000, 8_000_000, 32_000_000] {
                 let mut bench = Bench::new(FRAMES[0], workers, 16, Some(rate))?;

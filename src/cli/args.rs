@@ -58,6 +58,9 @@ pub struct StatArgs {
     /// Stop after so many rows
     #[arg(short = 'q', value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
     pub rows: Option<u64>,
+    /// Print one JSON object a row, for programs
+    #[arg(long, conflicts_with_all = ["drops", "human"])]
+    pub json: bool,
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     pub help: Option<bool>,

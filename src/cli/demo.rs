@@ -65,7 +65,7 @@ pub fn demo() -> Result<(), Failure> {
     let config = config::parse(CONFIG, "demo")?;
     let signals = Signals::new()?;
     let daemon = Daemon::start(&config, Counters::Memory, false, None)?;
-    let mut view = Netstat::new(NetstatOptions { drops: true, human: true, port: None });
+    let mut view = Netstat::new(NetstatOptions { drops: true, human: true }, None);
     let mut before = total(&daemon);
     let mut next = Instant::now() + ROW;
     let mut goes_on = print_live(&view.header())?;

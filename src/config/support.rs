@@ -32,7 +32,6 @@ pub const NOT_YET: &[Feature] = &[
     Feature::Masquerade,
     Feature::ForwardPort,
     Feature::Vlans,
-    Feature::Metrics,
     Feature::User,
     Feature::DropOnExit,
 ];

@@ -240,7 +240,6 @@ fn what_is_not_built_in_is_refused_by_line_and_key() {
         refused,
         [
             "f:5: daemon.user: is not supported yet; remove it",
-            "f:6: daemon.metrics: is not supported yet; remove it",
             "f:7: daemon.on_exit: is not supported yet; remove it",
             "f:20: port.vlans: is not supported yet; remove it",
             "f:52: acl: is not supported yet; remove it",

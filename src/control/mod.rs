@@ -10,6 +10,7 @@ mod follower;
 pub mod keeper;
 pub mod kernel;
 mod learned;
+pub mod metrics;
 pub mod next_hops;
 pub mod reload;
 pub mod requests;

@@ -81,6 +81,17 @@ impl Status {
         self.last = Some((jiff::Timestamp::now(), outcome.clone()));
     }
 
+    /// Reloads carried out, and refused.
+    pub fn counts(&self) -> [u64; 2] {
+        [self.done, self.refused]
+    }
+
+    /// When the last one was, in seconds since 1970, and whether it was carried out.
+    pub fn last(&self) -> Option<(f64, bool)> {
+        let (when, outcome) = self.last.as_ref()?;
+        Some((when.as_millisecond() as f64 / 1e3, matches!(outcome, Outcome::Done { .. })))
+    }
+
     /// As keys of `show tables`.
     pub fn keys(&self) -> [(&'static str, Value); 5] {
         let outcome = self.last.as_ref().map(|(_, outcome)| outcome);

@@ -26,6 +26,7 @@ use crate::{
     control::{
         Keeper, KeeperConfig, KeeperError, KeeperPort, Notice, WorkerLine,
         diff::Comparison,
+        metrics,
         reload::{Reloader, Trigger},
         requests::Answerer,
         rib::PortSpec,
@@ -39,6 +40,10 @@ use crate::{
     },
     stats::{
         file::{STATS_FILE, StatsError, StatsFile},
+        metrics::{
+            Exposition,
+            server::{Listening, MetricsError, MetricsServer},
+        },
         read::PortTotals,
     },
     tables::{Tables, publish::Publisher},
@@ -68,6 +73,9 @@ pub enum DaemonError {
     /// The control socket cannot be had.
     #[error(transparent)]
     Socket(#[from] SocketError),
+    /// Metrics cannot be served.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
     /// The runtime directory cannot be made.
     #[error("cannot make {path} ({source}); make it, or set [daemon] runtime_dir")]
     RuntimeDir {
@@ -110,6 +118,7 @@ pub struct Daemon {
     // In the order in which they must end: nobody asks any more, then packets stop, then the
     // devices close.
     control: Option<ControlSocket>,
+    metrics: Option<MetricsServer>,
     workers: threads::Workers,
     keeper: Keeper,
     // After the keeper, so that nothing is waited for that it would still do.
@@ -136,6 +145,7 @@ impl Daemon {
         let available = std::thread::available_parallelism().map_or(1, |n| n.get());
         check_cores(config, core_count())?;
         let socket = open_socket(config, counters)?;
+        let listening = open_metrics(config, counters)?;
         let ports = open_ports(config)?;
         let count = match &config.daemon.cpus {
             Some(cpus) => cpus.len().max(1),
@@ -199,7 +209,10 @@ impl Daemon {
             differ: comparison.differ(),
         };
         let control = socket.map(|socket| socket.serve(answerer)).transpose()?;
-        Ok(Self { control, workers, keeper, reloader, comparison, stats, notices })
+        let source = metrics::source(keeper.queries(), reloader.as_ref().map(Reloader::reloads));
+        let mut exposition = Exposition::new(stats.clone(), source);
+        let metrics = listening.map(|socket| socket.serve(move || exposition.text())).transpose()?;
+        Ok(Self { control, metrics, workers, keeper, reloader, comparison, stats, notices })
     }
 
     /// What the daemon has to say: ports that went away, captures that ended.
@@ -251,8 +264,8 @@ impl Daemon {
     /// Stops: packets first, then the devices are closed. Gives the last counters, and
     /// what each device says that it has lost.
     pub fn stop(self) -> Vec<(PortTotals, netmap::Losses)> {
-        let Self { control, mut workers, keeper, reloader, comparison, stats, notices } = self;
-        drop(control);
+        let Self { control, metrics, mut workers, keeper, reloader, comparison, stats, notices } = self;
+        drop((control, metrics));
         workers.stop();
         drop(notices);
         let mut controls = keeper.stop();
@@ -300,6 +313,16 @@ fn open_socket(config: &Config, counters: Counters) -> Result<Option<Bound>, Dae
     }
     make_runtime_dir(&config.daemon.runtime_dir)?;
     Ok(Some(Bound::new(&config.daemon.runtime_dir.join(CONTROL_SOCKET))?))
+}
+
+/// Takes the address for metrics, before any port is touched as well.
+fn open_metrics(config: &Config, counters: Counters) -> Result<Option<Listening>, DaemonError> {
+    let Some(address) = config.daemon.metrics.filter(|_| counters == Counters::File) else {
+        return Ok(None);
+    };
+    let listening = Listening::on(address)?;
+    log::info!("metrics are at http://{}/metrics", listening.address());
+    Ok(Some(listening))
 }
 
 fn open_counters(

@@ -211,6 +211,25 @@ impl StatsFile {
         )
     }
 
+    /// The counters of every port, by one writer alone.
+    ///
+    /// # Panics
+    /// When there is no such writer.
+    pub fn writer_snapshot(&self, writer: usize) -> Vec<PortTotals> {
+        assert!(writer < self.layout.writers, "no such writer");
+        let ports = self.layout.ports.len();
+        // SAFETY: one writer's blocks, which lie one after the other; all bits are valid atomics.
+        totals(
+            unsafe { std::slice::from_raw_parts(self.blocks.add(writer * ports).as_ptr(), ports) },
+            &self.layout,
+        )
+    }
+
+    /// When the counters began, in nanoseconds since 1970.
+    pub fn started(&self) -> u64 {
+        self.layout.started
+    }
+
     /// Takes the file's name away. Blocks handed out stay usable.
     pub fn remove(mut self) {
         drop(self.name.take());

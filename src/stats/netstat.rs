@@ -19,32 +19,30 @@ pub struct NetstatOptions {
     pub drops: bool,
     /// At most four characters a number (`-h`).
     pub human: bool,
-    /// The port shown (`-I`), for the header; default: `(Total)`.
-    pub port: Option<String>,
 }
 
 /// Makes the view's lines. Print [`Netstat::header`] first, then a row per interval.
 #[derive(Debug)]
 pub struct Netstat {
     options: NetstatOptions,
+    name: String,
     rows: u32,
 }
 
 impl Netstat {
-    /// A view that has not printed anything yet.
-    pub fn new(options: NetstatOptions) -> Self {
-        Self { options, rows: 0 }
+    /// A view of this port (`-I`), or of all together, that has not printed anything yet.
+    pub fn new(options: NetstatOptions, port: Option<&str>) -> Self {
+        Self { options, name: port.unwrap_or("(Total)").to_owned(), rows: 0 }
     }
 
     /// The two header lines, each with its line end.
     pub fn header(&self) -> String {
-        let name = self.options.port.as_deref().unwrap_or("(Total)");
         // "idrops" is wider than its column: the headers after it stand one column right of their
         // numbers. That is how the original looks.
         let mut text = format!(
             "{:>17} {:>14} {:>16}\n{:>10} {:>5} {:>5} {:>10} {:>10} {:>5} {:>10} {:>5}",
             "input",
-            name,
+            self.name,
             "output",
             "packets",
             "errs",
@@ -135,7 +133,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn all(port: Option<&str>) -> Netstat {
-        Netstat::new(NetstatOptions { drops: true, human: true, port: port.map(Into::into) })
+        Netstat::new(NetstatOptions { drops: true, human: true }, port)
     }
 
     #[test]
@@ -207,7 +205,7 @@ mod tests {
             "   packets  errs idrops      bytes    packets  errs      bytes colls",
         );
         assert_eq!(all(None).header(), format!("{first}{second} drops\n"));
-        let plain = Netstat::new(NetstatOptions::default());
+        let plain = Netstat::new(NetstatOptions::default(), None);
         assert_eq!(plain.header(), format!("{first}{second}\n"));
     }
 
@@ -232,7 +230,7 @@ mod tests {
             all(None).row(&PortTotals::default(), &after),
             "      5.9M     0     0       339M       5.9M     0       339M     0     0 \n"
         );
-        let mut plain = Netstat::new(NetstatOptions::default());
+        let mut plain = Netstat::new(NetstatOptions::default(), None);
         assert_eq!(
             plain.row(&PortTotals::default(), &after),
             "   5924000     0     0  355440000    5924000     0  355440000     0\n"

@@ -22,8 +22,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::{
     file::StatsError,
-    netstat::{Netstat, NetstatOptions},
     read::{PortTotals, StatsReader},
+    rows::{Format, Rows},
 };
 
 /// What to show, and how long.
@@ -35,8 +35,10 @@ pub struct ViewOptions {
     pub interval: Duration,
     /// Ends after so many rows (`-q`).
     pub rows: Option<u64>,
-    /// Columns, and the port.
-    pub format: NetstatOptions,
+    /// How rows look.
+    pub format: Format,
+    /// The port shown (`-I`); default: all together.
+    pub port: Option<String>,
 }
 
 /// Why the view could not go on: one line that says what to do.
@@ -138,10 +140,12 @@ fn view(
     wait: &mut dyn FnMut(Instant) -> Wake,
     notice: &mut dyn FnMut(&str),
 ) -> Result<(), ViewError> {
-    let mut format = Netstat::new(options.format.clone());
-    let mut source = Some(Source::attach(&options.file, options.format.port.as_deref())?);
+    let port = options.port.as_deref();
+    let mut rows = Rows::new(&options.format, port);
+    let mut source = Some(Source::attach(&options.file, port)?);
     let mut before = source.as_ref().map(Source::totals).unwrap_or_default();
-    if !write(out, &format.header())? {
+    let mut looked = Instant::now();
+    if !write(out, &rows.header())? {
         return Ok(());
     }
     let mut deadlines = Deadlines::new(options.interval);
@@ -149,17 +153,18 @@ fn view(
     while left > 0 && wait(deadlines.next(Instant::now())) == Wake::Due {
         if let Some(living) = source.as_ref().filter(|s| s.lives()) {
             let after = living.totals();
-            if !write(out, &format.row(&before, &after))? {
+            let now = Instant::now();
+            if !write(out, &rows.row(&before, &after, now - looked))? {
                 return Ok(());
             }
-            before = after;
+            (before, looked) = (after, now);
             left -= 1;
             continue;
         }
         let was = source.take().map(|s| s.reader.pid());
-        match Source::attach(&options.file, options.format.port.as_deref()) {
+        match Source::attach(&options.file, port) {
             Ok(new) => {
-                before = new.totals();
+                (before, looked) = (new.totals(), Instant::now());
                 notice(&format!("following a new sweepd, process {}", new.reader.pid()));
                 source = Some(new);
             }
@@ -261,14 +266,15 @@ impl<W: Write + AsFd> Write for Output<'_, W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::file::StatsFile;
+    use crate::stats::{file::StatsFile, netstat::NetstatOptions};
 
     fn options(dir: &Path) -> ViewOptions {
         ViewOptions {
             file: dir.join("stats"),
             interval: Duration::from_secs(1),
             rows: Some(3),
-            format: NetstatOptions { drops: true, human: true, port: None },
+            format: Format::Netstat(NetstatOptions { drops: true, human: true }),
+            port: None,
         }
     }
 
@@ -307,7 +313,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = create(dir.path());
         let mut options = options(dir.path());
-        options.format.port = Some("lan".into());
+        options.port = Some("lan".into());
         options.rows = Some(1);
         let (out, _) = seen(&options, |_| {
             file.block(0, 0).tx_packets.add(5);
@@ -326,7 +332,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let _file = create(dir.path());
         let mut options = options(dir.path());
-        options.format.port = Some("eth0".into());
+        options.port = Some("eth0".into());
         let e = view(&options, &mut Vec::new(), &mut |_| Wake::Stop, &mut |_| {}).unwrap_err();
         assert_eq!(
             (e.exit_code(), e.to_string().as_str()),
