@@ -4,6 +4,7 @@
 //! patches the idle one, publishes it, and repeats the patch on the other once no worker uses it
 //! any more. A sweep therefore sees one generation in all its stages.
 
+pub mod acl;
 pub mod blocks;
 mod cpu;
 pub mod fib4;
