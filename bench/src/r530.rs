@@ -385,6 +385,7 @@ fn tables() -> io::Result<Tables> {
             addresses4: Vec::new(),
             addresses6: Vec::new(),
             builtin_host: true,
+            ..PortTable::default()
         });
         let at = fixed::FIRST_FREE + port;
         let macs = [2, 0, 0, 0, 1, id, 2, 0, 0, 0, 0, id];

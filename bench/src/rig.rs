@@ -230,6 +230,7 @@ fn named_tables(names: &[String], routes: &Prefixes4, routes6: &Prefixes6) -> io
             addresses4: vec![format!("192.0.2.{}/31", 2 * id).parse().expect("an address")],
             addresses6: Vec::new(),
             builtin_host: true,
+            ..PortTable::default()
         });
     }
     for id in 0..NEXT_HOPS {

@@ -81,6 +81,7 @@ fn built_in_host(frame: &[u8]) {
         addresses4: vec!["192.0.2.1/24".parse().unwrap()],
         addresses6: vec!["2001:db8::1/64".parse().unwrap(), "fe80::1/64".parse().unwrap()],
         builtin_host: true,
+        ..PortTable::default()
     };
     let mut out = [0; 4096];
     let outcome = builtin::handle(std::slice::from_ref(&port), 0, frame, &mut out);

@@ -29,6 +29,7 @@ impl Config {
                 ("addresses", before.addresses != port.addresses),
                 ("mac", before.mac != port.mac),
                 ("mtu", before.mtu != port.mtu),
+                ("urpf", before.urpf != port.urpf),
             ];
             let keys: Vec<_> = keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect();
             if !keys.is_empty() {
@@ -123,7 +124,7 @@ fn refused_of_ports(old: &[Port], new: &[Port], refusals: &mut Refusals<'_>) {
             refusals.add("port", format!("restart to remove port {:?}", before.name));
             continue;
         };
-        let Port { name, device, addresses: _, mac: _, mtu: _, vlans } = port;
+        let Port { name, device, addresses: _, mac: _, mtu: _, vlans, urpf: _ } = port;
         if before.device != *device {
             refusals.add("port.device", format!("restart to change the device of port {name:?}"));
         }
@@ -196,7 +197,7 @@ mod tests {
     #[test]
     fn what_changes_is_told_in_words() {
         let text = BASE
-            .replace("mtu = 1500", "mtu = 1400\nmac = \"02:00:00:00:00:07\"")
+            .replace("mtu = 1500", "mtu = 1400\nurpf = \"loose\"\nmac = \"02:00:00:00:00:07\"")
             .replace("type = \"blackhole\"", "type = \"prohibit\"")
             .replace("192.0.2.0/24", "192.0.2.0/25")
             + "[kernel]\nroutes = false\n";
@@ -204,7 +205,7 @@ mod tests {
         assert_eq!(
             news,
             [
-                "port b: another mac, mtu",
+                "port b: another mac, mtu, urpf",
                 "the kernel's routes are not followed",
                 "1 route added",
                 "1 route changed",

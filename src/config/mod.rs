@@ -56,6 +56,7 @@ use self::{
     schema::{Section, nearest},
     support::{Feature, NOT_YET, Uses},
 };
+use crate::tables::ReversePath;
 
 /// Where the configuration is, unless the command line says otherwise.
 #[cfg(not(target_os = "freebsd"))]
@@ -252,7 +253,8 @@ fn read_all(root: &DeTable<'_>, name: &str, problems: &mut Problems<'_>) -> Conf
     if problems.errors() == 0 {
         nat::refuse_bare_forwards(&forward_ports, &masquerades, problems);
     }
-    let filters = uses.has(Feature::Acl) || uses.has(Feature::Masquerade);
+    let checks_sources = ports.list.iter().any(|port| port.urpf != ReversePath::Off);
+    let filters = uses.has(Feature::Acl) || uses.has(Feature::Masquerade) || checks_sources;
     // Not fail-open: who filters does not want the kernel to forward unfiltered afterwards.
     daemon.on_exit = on_exit.unwrap_or(if filters { OnExit::Drop } else { OnExit::Forward });
     let config = Config {

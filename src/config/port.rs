@@ -16,6 +16,7 @@ use super::{
     support::{Feature, Uses},
     value::{self, MacAddr},
 };
+use crate::tables::ReversePath;
 
 /// Longest name of a port, in bytes; interfaces of the kernel have the same limit.
 pub const NAME_MAX: usize = 15;
@@ -35,6 +36,8 @@ pub struct Port {
     pub mtu: Option<u16>,
     /// Tagged sub-ports by VLAN id, in the order of the file.
     pub vlans: Vec<u16>,
+    /// How the sources of its packets are checked.
+    pub urpf: ReversePath,
 }
 
 /// The ports read so far, with what the sections after them need to know.
@@ -68,6 +71,9 @@ impl Ports {
             refuse_twice(problems, &section.path("vlans"), vlans);
             uses.note(problems, Feature::Vlans, section.place("vlans"), section.path("vlans"));
         }
+        let words =
+            [("off", ReversePath::Off), ("loose", ReversePath::Loose), ("strict", ReversePath::Strict)];
+        let urpf = section.read(problems, "urpf", |v| value::choice(v, &words));
         let Some(name) = name else {
             self.names_missing = true;
             return;
@@ -97,6 +103,7 @@ impl Ports {
             mac: mac.map(|mac| mac.value),
             mtu: mtu.and_then(|mtu| u16::try_from(mtu.value).ok()),
             vlans,
+            urpf: urpf.map(|urpf| urpf.value).unwrap_or_default(),
         });
     }
 

@@ -21,8 +21,11 @@ pub const DAEMON: Section = Section {
 /// `[kernel]`
 pub const KERNEL: Section = Section { name: "kernel", list: false, keys: &["routes", "table"] };
 /// `[[port]]`
-pub const PORT: Section =
-    Section { name: "port", list: true, keys: &["name", "device", "addresses", "mac", "mtu", "vlans"] };
+pub const PORT: Section = Section {
+    name: "port",
+    list: true,
+    keys: &["name", "device", "addresses", "mac", "mtu", "vlans", "urpf"],
+};
 /// `[[route]]`
 pub const ROUTE: Section = Section { name: "route", list: true, keys: &["to", "via", "port", "type"] };
 /// One entry of a route's `via` list.

@@ -31,6 +31,7 @@ addresses = ["203.0.113.2/30"]
 mac = "02:00:00:00:00:01"
 mtu = 1500
 vlans = [100, 200]
+urpf = "strict"
 
 [[port]]
 name = "lan"
@@ -129,6 +130,7 @@ fn every_key_of_the_schema_has_the_value_that_the_file_gives() {
         mac: None,
         mtu: None,
         vlans: vec![],
+        urpf: ReversePath::Off,
     };
     let wan = Port {
         name: "wan".into(),
@@ -137,6 +139,7 @@ fn every_key_of_the_schema_has_the_value_that_the_file_gives() {
         mac: Some(MacAddr([2, 0, 0, 0, 0, 1])),
         mtu: Some(1500),
         vlans: vec![100, 200],
+        urpf: ReversePath::Strict,
     };
     assert_eq!(config.ports, [wan, plain]);
     let hop = |gateway: Option<&str>, port: Option<&str>, weight| NextHop {
@@ -228,6 +231,8 @@ fn whoever_filters_does_not_fail_open() {
     let port = "[[port]]\ndevice = \"xdp:eth0\"\n";
     let on_exit = |more: &str| parse(&format!("{port}{more}"), "f").unwrap().daemon.on_exit;
     assert_eq!(on_exit(""), OnExit::Forward);
+    assert_eq!(on_exit("urpf = \"off\""), OnExit::Forward);
+    assert_eq!(on_exit("urpf = \"loose\""), OnExit::Drop);
     assert_eq!(on_exit("[[acl]]\naction = \"deny\""), OnExit::Drop);
     assert_eq!(on_exit("[[masquerade]]\nout = \"eth0\""), OnExit::Drop);
     assert_eq!(on_exit("[daemon]\non_exit = \"forward\"\n[[acl]]\naction = \"deny\""), OnExit::Forward);

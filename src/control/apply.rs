@@ -22,7 +22,7 @@ pub fn apply(tables: &mut Tables, rib: &Rib, changes: &Changes, whole: bool) -> 
     for &port in &changes.ports {
         let Some(table) = rib.port(port) else { continue };
         while tables.ports.len() <= usize::from(port) {
-            tables.ports.push(no_port());
+            tables.ports.push(PortTable::default());
         }
         tables.ports[usize::from(port)] = table.clone();
     }
@@ -34,9 +34,11 @@ pub fn apply(tables: &mut Tables, rib: &Rib, changes: &Changes, whole: bool) -> 
     for &place in &changes.groups {
         let Some(buckets) = rib.group(place) else { continue };
         while tables.groups.len() <= usize::from(place) {
-            tables.groups.push(Group { buckets: [0; 256] });
+            tables.groups.push(Group { buckets: [0; 256], ports: Vec::new() });
         }
-        tables.groups[usize::from(place)].buckets = *buckets;
+        let group = &mut tables.groups[usize::from(place)];
+        group.buckets = *buckets;
+        group.ports = rib.group_ports(place).to_vec();
     }
     if changes.local {
         tables.local = rib.local().into_iter().collect();
@@ -54,16 +56,4 @@ pub fn apply(tables: &mut Tables, rib: &Rib, changes: &Changes, whole: bool) -> 
         tables.fib6.update_all(v6, &changes.prefixes6)
     };
     done4.and(done6)
-}
-
-fn no_port() -> PortTable {
-    PortTable {
-        name: String::new(),
-        mac: [0; 6],
-        mtu: 0,
-        up: false,
-        addresses4: Vec::new(),
-        addresses6: Vec::new(),
-        builtin_host: false,
-    }
 }

@@ -34,6 +34,7 @@ pub fn port_spec(port: &config::Port, info: &PortInfo, host: &Host) -> PortSpec 
         max_len: u16::try_from(info.max_frame.saturating_sub(ETHERNET)).unwrap_or(u16::MAX),
         addresses: given_addresses(builtin_host, &port.addresses),
         builtin_host,
+        reverse_path: port.urpf,
     }
 }
 
@@ -44,6 +45,7 @@ pub fn settings(config: &Config, follow_kernel: bool) -> Settings {
         mac: port.mac.map(|mac| mac.0),
         mtu: port.mtu,
         addresses: port.addresses.clone(),
+        reverse_path: port.urpf,
     };
     Settings {
         follow: if follow_kernel { follow(config) } else { None },

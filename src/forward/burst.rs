@@ -57,6 +57,27 @@ impl<Address: Copy> Lane<Address> {
         self.ip_len[k] = ip_len;
         self.len = k + 1;
     }
+
+    /// Keeps the packets for which `keep` says so, of their number in the lane and in the burst; the
+    /// order stays.
+    #[inline(always)]
+    pub fn retain(&mut self, mut keep: impl FnMut(usize, u8) -> bool) {
+        let mut kept = 0;
+        for k in 0..self.len.min(BURST) {
+            if !keep(k, self.at[k]) {
+                continue;
+            }
+            if kept < k {
+                self.at[kept] = self.at[k];
+                self.frame[kept] = self.frame[k];
+                self.destination[kept] = self.destination[k];
+                self.ip_len[kept] = self.ip_len[k];
+                self.next_hop[kept] = self.next_hop[k];
+            }
+            kept += 1;
+        }
+        self.len = kept;
+    }
 }
 
 /// The burst's odd packets, one bit each: whichever stage finds them, they come out in order of

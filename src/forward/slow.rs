@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     stats::file::BlockRef,
-    tables::{Action, IcmpLimit, NextHop, NextHopId, PortId, PortTable, Tables},
+    tables::{Action, IcmpLimit, NextHop, NextHopId, PortId, PortTable, ReversePath, Tables},
     wire::{
         self,
         ethernet::{self, EthernetHeader, is_group},
@@ -392,6 +392,13 @@ impl<'a> Context<'a> {
 
     fn port(&self) -> &'a PortTable {
         &self.tables.ports[usize::from(self.port)]
+    }
+
+    /// Whether a packet that came in by this port passes the port's reverse path check; `lookup`
+    /// finds its source's next hop.
+    fn takes_source(&self, lookup: impl FnOnce(&Tables) -> NextHopId) -> bool {
+        let how = self.port().reverse_path;
+        how == ReversePath::Off || self.tables.takes_source(lookup(self.tables), self.port, how)
     }
 
     /// The next hop `id`, or the member of its group that the flow's hash chooses.

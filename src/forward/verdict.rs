@@ -60,6 +60,7 @@ verdicts! {
     LinkBroadcast "link_broadcast" Discard "Unicast IP in a link broadcast or multicast (RFC 1812 5.3.4).";
     UnknownProtocol "unknown_protocol" Discard "An EtherType that nobody here speaks.";
     Martian "martian" Discard "A source or destination that must not be forwarded (RFC 1812 5.3.7).";
+    ReversePath "reverse_path" Discard "The way back to the source is not by this port (RFC 3704).";
     Multicast "multicast" Discard "A multicast destination; multicast is not routed.";
     Broadcast "broadcast" Discard "A limited or directed broadcast (RFC 2644).";
     LinkLocal "link_local" Discard "A link-local or narrower scope (RFC 4007).";

@@ -18,6 +18,7 @@ use super::{
     messages::{ToKeeper, ToWorker},
     outputs::{Outputs, Sent},
     parse::parse,
+    reverse_path::reverse_path,
     rewrite::rewrite,
     route::route,
     slow::{Context, Slow},
@@ -27,7 +28,7 @@ use super::{
 };
 use crate::{
     stats::file::BlockRef,
-    tables::{PortId, Tables, publish::Reader},
+    tables::{PortId, ReversePath, Tables, publish::Reader},
 };
 
 /// Sweeps between two looks at the clock.
@@ -258,7 +259,11 @@ fn look_at_sums(burst: &Burst, input: &mut Input, tables: &Tables, keeper: &ToKe
 #[inline(always)]
 fn from_wire(burst: &mut Burst, input: &Input, context: &mut Context<'_>, slow: &mut Slow, used: &mut Used) {
     let (tables, port, block) = (context.tables, input.port, &input.block);
-    let bytes = parse(burst, &tables.ports[usize::from(port)], tables);
+    let table = &tables.ports[usize::from(port)];
+    let bytes = parse(burst, table, tables);
+    if table.reverse_path != ReversePath::Off {
+        reverse_path(burst, tables, port, table.reverse_path);
+    }
     route(burst, tables);
     rewrite(burst, tables);
     hand_over(burst, &input.queue.ring, context.out, port, block);

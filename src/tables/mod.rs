@@ -14,6 +14,7 @@ pub mod memory;
 pub mod prefixes;
 pub mod publish;
 pub mod recorded;
+mod reverse_path;
 mod sync;
 pub mod synthetic;
 mod tree6;
@@ -21,6 +22,7 @@ mod tree6;
 use std::net::IpAddr;
 
 use ipnet::{Ipv4Net, Ipv6Net};
+pub use reverse_path::ReversePath;
 
 /// Index of a port in [`Tables::ports`], and of its counters.
 pub type PortId = u16;
@@ -135,10 +137,12 @@ pub struct NextHopInfo {
 pub struct Group {
     /// The member of each bucket.
     pub buckets: [NextHopId; 256],
+    /// The ports of all members, those set aside for now as well.
+    pub ports: Vec<PortId>,
 }
 
 /// A port, as a packet sees it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PortTable {
     /// The configured name.
     pub name: String,
@@ -154,6 +158,8 @@ pub struct PortTable {
     pub addresses6: Vec<Ipv6Net>,
     /// Whether the built-in host answers for these addresses, not the kernel.
     pub builtin_host: bool,
+    /// How the sources of packets that came in here are checked.
+    pub reverse_path: ReversePath,
 }
 
 /// How many ICMP errors a worker may send.

@@ -126,13 +126,19 @@ impl Routes {
     pub fn group(&mut self, buckets: [NextHopId; 256]) -> NextHopId {
         let info =
             NextHopInfo { action: Action::Group, group: self.groups.len() as u16, ..NextHopInfo::default() };
-        self.groups.push(Group { buckets });
+        let ports = self.ports_of(&buckets);
+        self.groups.push(Group { buckets, ports });
         self.push(NextHop::default(), info)
     }
 
     /// Fills the buckets of the `n`-th group anew.
     pub fn change_group(&mut self, n: usize, buckets: [NextHopId; 256]) {
-        self.groups[n] = Group { buckets };
+        self.groups[n] = Group { buckets, ports: self.ports_of(&buckets) };
+    }
+
+    fn ports_of(&self, buckets: &[NextHopId; 256]) -> Vec<u16> {
+        let ports = buckets.iter().filter_map(|id| self.hops.get(usize::from(id - fixed::FIRST_FREE)));
+        ports.map(|(hop, _)| hop.port).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Makes an earlier next hop into another one.
@@ -415,6 +421,7 @@ fn port_table(id: usize, spec: &PortSpec) -> PortTable {
         addresses4: addresses4.collect(),
         addresses6: addresses6.collect(),
         builtin_host: !spec.host_rings,
+        ..PortTable::default()
     }
 }
 

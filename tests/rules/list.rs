@@ -70,12 +70,7 @@ pub const RULES: &[(u32, &str, &str, Note)] = &[
         "Redirects only on the same link, and switchable.",
         Differs("Never sent, as if switched off; there is no switch."),
     ),
-    (
-        18,
-        "RFC 1812 5.3.8",
-        "Source address validation, off by default.",
-        NotYet("There is no reverse path check; nothing is checked, as is the default."),
-    ),
+    (18, "RFC 1812 5.3.8", "Source address validation, off by default.", Kept),
     (
         19,
         "RFC 1812 4.2.2.1, 5.2.4.1, 5.3.13",

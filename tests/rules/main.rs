@@ -18,6 +18,7 @@ mod list;
 mod neighbors;
 mod options;
 mod paths;
+mod reverse_path;
 mod router;
 mod six;
 #[cfg(target_os = "linux")]

@@ -65,6 +65,8 @@ pub(crate) struct RibPort {
 struct GroupState {
     buckets: Box<[NextHopId; super::buckets::BUCKETS]>,
     filled: bool,
+    /// The members' ports, whether packets can be sent to them now or not.
+    ports: Vec<PortId>,
 }
 
 /// What has changed since the last publication.
@@ -295,6 +297,11 @@ impl Rib {
     /// The buckets of the group at `place`.
     pub fn group(&self, place: u16) -> Option<&[NextHopId; super::buckets::BUCKETS]> {
         Some(&self.groups.get(usize::from(place))?.as_ref()?.buckets)
+    }
+
+    /// The ports of all members of the group at `place`.
+    pub fn group_ports(&self, place: u16) -> &[PortId] {
+        self.groups.get(usize::from(place)).and_then(Option::as_ref).map_or(&[], |group| &group.ports)
     }
 
     /// The next hops that have a number.

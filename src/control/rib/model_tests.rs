@@ -192,7 +192,7 @@ impl Mirror {
         }
         for place in changes.groups {
             if let Some(buckets) = rib.group(place) {
-                self.groups.insert(place, Group { buckets: *buckets });
+                self.groups.insert(place, Group { buckets: *buckets, ports: Vec::new() });
             }
         }
         rib.recycle();

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::tests::{LAN, WAN, add, feed, hop, ip, kind, link, lookup, neighbor, net, route, spec};
 use super::*;
 use crate::control::kernel::{NeighborState, RouteKind};
-use crate::tables::{Action, NextHop, NextHopInfo, fixed};
+use crate::tables::{Action, NextHop, NextHopInfo, ReversePath, fixed};
 
 const ADDRESSES: [&str; 10] = [
     "10.0.0.1",
@@ -100,6 +100,7 @@ fn settings() -> impl Strategy<Value = Given> {
                 mac,
                 mtu,
                 addresses: addresses.into_iter().map(net).collect(),
+                ..PortSettings::default()
             },
         )
     };
@@ -220,10 +221,27 @@ fn a_network_stays_while_another_address_is_in_it() {
 }
 
 #[test]
+fn the_check_of_sources_changes_with_the_configuration() {
+    let mut rib = Rib::new(vec![spec("wan")], &[], &[]);
+    rib.take_changes();
+    for how in [ReversePath::Strict, ReversePath::Off] {
+        let settings = PortSettings { reverse_path: how, ..PortSettings::default() };
+        rib.reconfigure(&[settings], &[], &[]);
+        assert_eq!(rib.port(0).map(|port| port.reverse_path), Some(how));
+        assert!(rib.take_changes().ports.contains(&0));
+    }
+}
+
+#[test]
 fn what_the_kernel_says_comes_back_when_the_configuration_no_longer_says_it() {
     let given = Given {
         ports: vec![
-            PortSettings { addresses: vec![net("203.0.113.1/24")], mac: Some([6; 6]), mtu: Some(1300) },
+            PortSettings {
+                addresses: vec![net("203.0.113.1/24")],
+                mac: Some([6; 6]),
+                mtu: Some(1300),
+                ..PortSettings::default()
+            },
             PortSettings::default(),
         ],
         ..Given::default()

@@ -299,7 +299,8 @@ impl Rib {
         if self.groups.len() <= index {
             self.groups.resize(index + 1, None);
         }
-        self.groups[index] = Some(GroupState { buckets: Box::new([0; BUCKETS]), filled: false });
+        self.groups[index] =
+            Some(GroupState { buckets: Box::new([0; BUCKETS]), filled: false, ports: Vec::new() });
         self.changes.next_hops.insert(id);
         Some((id, place))
     }
@@ -310,12 +311,16 @@ impl Rib {
         let Some(path) = self.paths.get(id) else { return };
         let Some(place) = path.group else { return };
         let ready: Vec<_> = path.members.iter().copied().filter(|(id, _)| self.is_ready(*id)).collect();
+        let mut ports: Vec<_> =
+            path.members.iter().filter_map(|(id, _)| self.hops.adjacency(*id)?.port()).collect();
+        ports.sort_unstable();
+        ports.dedup();
         let members = if ready.is_empty() { path.members.clone() } else { ready };
         let Some(Some(state)) = self.groups.get_mut(usize::from(place)) else { return };
         let before = *state.buckets;
         buckets::distribute(&mut state.buckets, &members, state.filled);
-        if !state.filled || before != *state.buckets {
-            state.filled = true;
+        if !state.filled || before != *state.buckets || state.ports != ports {
+            (state.filled, state.ports) = (true, ports);
             self.changes.groups.insert(place);
         }
     }

@@ -12,7 +12,7 @@ use super::{
     special,
 };
 use crate::control::kernel::{Hop, NeighborState, Parts, RouteKind};
-use crate::tables::{PortId, PortTable, fixed};
+use crate::tables::{PortId, PortTable, ReversePath, fixed};
 
 /// A port, as it was configured and opened.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +33,8 @@ pub struct PortSpec {
     pub addresses: Option<Vec<IpNet>>,
     /// Whether the built-in host answers, not the kernel.
     pub builtin_host: bool,
+    /// How the sources of its packets are checked.
+    pub reverse_path: ReversePath,
 }
 
 /// A next hop of a configured route.
@@ -77,6 +79,8 @@ pub struct PortSettings {
     pub mtu: Option<u16>,
     /// The addresses; empty: the kernel's.
     pub addresses: Vec<IpNet>,
+    /// How the sources of its packets are checked.
+    pub reverse_path: ReversePath,
 }
 
 /// One entry of a table that the configuration gives.
@@ -153,7 +157,7 @@ impl Rib {
         for (port, settings) in (0..).zip(ports) {
             let Some(entry) = self.ports.get_mut(usize::from(port)) else { continue };
             let spec = &mut entry.spec;
-            (spec.mac, spec.mtu) = (settings.mac, settings.mtu);
+            (spec.mac, spec.mtu, spec.reverse_path) = (settings.mac, settings.mtu, settings.reverse_path);
             spec.addresses = given_addresses(spec.builtin_host, &settings.addresses);
             self.refresh_port(port);
         }
@@ -320,6 +324,7 @@ impl RibPort {
             addresses4: Vec::new(),
             addresses6: Vec::new(),
             builtin_host: spec.builtin_host,
+            reverse_path: spec.reverse_path,
         };
         Self { spec, index: None, gone: false, table }
     }

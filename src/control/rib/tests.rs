@@ -395,6 +395,16 @@ fn unresolved_members_of_a_group_are_left_out() {
 }
 
 #[test]
+fn a_group_knows_the_ports_of_all_its_members() {
+    let mut rib = rib();
+    let both = vec![hop(Some("203.0.113.1"), WAN), hop(Some("10.0.0.2"), LAN)];
+    feed(&mut rib, [add(route("198.51.100.0/24", both))]);
+    let place = rib.next_hop(lookup(&rib, "198.51.100.1")).1.group;
+    feed(&mut rib, [neighbor(WAN, "203.0.113.1", NeighborState::Reachable)]);
+    assert_eq!(rib.group_ports(place), [0, 1], "one of them is not resolved");
+}
+
+#[test]
 fn next_hop_objects_may_be_deleted_and_come_back() {
     let mut rib = rib();
     let through = |id| Route { way: Way::Object(id), ..route("198.51.100.0/24", Vec::new()) };

@@ -21,6 +21,7 @@ fn ports() -> Vec<PortTable> {
         addresses4: four.iter().map(|net| net.parse().unwrap()).collect(),
         addresses6: six.iter().map(|net| net.parse().unwrap()).collect(),
         builtin_host: true,
+        ..PortTable::default()
     };
     vec![
         port("lan", US, &["192.0.2.1/24", "198.51.100.1/31"], &["2001:db8::1/64", "fe80::1/64"]),

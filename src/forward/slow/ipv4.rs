@@ -57,6 +57,9 @@ impl Slow {
         if let Some(verdict) = unfit_source(context, packet.header.source()) {
             return verdict.into();
         }
+        if !context.takes_source(|tables| tables.fib4.lookup(packet.header.source().into())) {
+            return Verdict::ReversePath.into();
+        }
         if ipv4_options::has_source_route(packet.options) {
             return Verdict::SourceRoute.into();
         }

@@ -48,6 +48,9 @@ impl Slow {
             }
             return verdict.into();
         }
+        if !context.takes_source(|tables| tables.fib6.lookup(packet.header.source().into())) {
+            return Verdict::ReversePath.into();
+        }
         let hop_limit = packet.header.hop_limit;
         let end = ETHERNET + ipv6::HEADER_LEN + packet.payload.len();
         let frame = &mut frame[..end];
