@@ -4,6 +4,7 @@
 use std::{collections::HashMap, fmt::Display, hash::Hash};
 
 use super::{Config, ConfigErrors, Daemon, Port, Problem};
+use crate::tables::IcmpLimit;
 
 impl Config {
     /// This configuration with its ports in the order of `running`, so that every port keeps its
@@ -30,11 +31,20 @@ impl Config {
                 ("mac", before.mac != port.mac),
                 ("mtu", before.mtu != port.mtu),
                 ("urpf", before.urpf != port.urpf),
+                ("redirects", before.redirects != port.redirects),
             ];
             let keys: Vec<_> = keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect();
             if !keys.is_empty() {
                 news.push(format!("port {}: another {}", port.name, keys.join(", ")));
             }
+        }
+        if old.daemon.icmp != self.daemon.icmp {
+            let IcmpLimit { rate, burst } = self.daemon.icmp;
+            news.push(format!("{rate} ICMP errors a second, {burst} at once"));
+        }
+        if old.daemon.source_routes != self.daemon.source_routes {
+            let how = if self.daemon.source_routes { "followed" } else { "refused" };
+            news.push(format!("source routes are {how}"));
         }
         if old.kernel != self.kernel {
             news.push(if self.kernel.routes {
@@ -109,7 +119,7 @@ impl Refusals<'_> {
 }
 
 fn refused_of_daemon(old: &Daemon, new: &Daemon, refusals: &mut Refusals<'_>) {
-    let Daemon { cpus, runtime_dir, user, metrics, on_exit, idle } = new;
+    let Daemon { cpus, runtime_dir, user, metrics, on_exit, idle, icmp: _, source_routes: _ } = new;
     refusals.unless("daemon.cpus", old.cpus == *cpus, "restart to change the workers' cores");
     refusals.unless("daemon.runtime_dir", old.runtime_dir == *runtime_dir, "restart to change the directory");
     refusals.unless("daemon.user", old.user == *user, "restart to change the user");
@@ -124,7 +134,7 @@ fn refused_of_ports(old: &[Port], new: &[Port], refusals: &mut Refusals<'_>) {
             refusals.add("port", format!("restart to remove port {:?}", before.name));
             continue;
         };
-        let Port { name, device, addresses: _, mac: _, mtu: _, vlans, urpf: _ } = port;
+        let Port { name, device, addresses: _, mac: _, mtu: _, vlans, urpf: _, redirects: _ } = port;
         if before.device != *device {
             refusals.add("port.device", format!("restart to change the device of port {name:?}"));
         }
@@ -197,15 +207,17 @@ mod tests {
     #[test]
     fn what_changes_is_told_in_words() {
         let text = BASE
-            .replace("mtu = 1500", "mtu = 1400\nurpf = \"loose\"\nmac = \"02:00:00:00:00:07\"")
+            .replace("mtu = 1500", "mtu = 1400\nredirects = true\nmac = \"02:00:00:00:00:07\"")
             .replace("type = \"blackhole\"", "type = \"prohibit\"")
             .replace("192.0.2.0/24", "192.0.2.0/25")
-            + "[kernel]\nroutes = false\n";
+            + "[kernel]\nroutes = false\n[daemon]\nicmp_rate = 10\nsource_routes = true\n";
         let news = config(&text).replacing(&config(BASE)).unwrap().news_against(&config(BASE));
         assert_eq!(
             news,
             [
-                "port b: another mac, mtu, urpf",
+                "port b: another mac, mtu, redirects",
+                "10 ICMP errors a second, 200 at once",
+                "source routes are followed",
                 "the kernel's routes are not followed",
                 "1 route added",
                 "1 route changed",

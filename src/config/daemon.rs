@@ -10,6 +10,7 @@ use super::{
     support::{Feature, Uses},
     value,
 };
+use crate::tables::IcmpLimit;
 
 /// Where the control socket and the counters are, unless the file says otherwise.
 pub const RUNTIME_DIR: &str = "/var/run/sweepd";
@@ -36,6 +37,10 @@ pub struct Daemon {
     pub on_exit: OnExit,
     /// What a worker without packets does.
     pub idle: Idle,
+    /// How many ICMP errors a worker may send.
+    pub icmp: IcmpLimit,
+    /// Whether IPv4 source routes are followed.
+    pub source_routes: bool,
 }
 
 impl Default for Daemon {
@@ -47,6 +52,8 @@ impl Default for Daemon {
             metrics: None,
             on_exit: OnExit::Forward,
             idle: Idle::Adaptive,
+            icmp: IcmpLimit::default(),
+            source_routes: false,
         }
     }
 }
@@ -104,6 +111,12 @@ pub(super) fn read_daemon(
     let words = [("adaptive", Idle::Adaptive), ("spin", Idle::Spin)];
     let idle = section.read(problems, "idle", |v| value::choice(v, &words));
     let runtime_dir = read_runtime_dir(section, problems);
+    let usual = IcmpLimit::default();
+    let icmp = IcmpLimit {
+        rate: read_count(section, problems, "icmp_rate").unwrap_or(usual.rate),
+        burst: read_count(section, problems, "icmp_burst").unwrap_or(usual.burst),
+    };
+    let source_routes = section.read(problems, "source_routes", value::boolean);
     let mut note = |feature, used: bool, key: &str| {
         if used {
             uses.note(problems, feature, section.place(key), section.path(key));
@@ -120,8 +133,16 @@ pub(super) fn read_daemon(
         metrics: metrics.map(|placed| placed.value),
         on_exit: on_exit.unwrap_or(OnExit::Forward),
         idle: idle.map_or(Idle::Adaptive, |placed| placed.value),
+        icmp,
+        source_routes: source_routes.is_some_and(|placed| placed.value),
     };
     (daemon, on_exit)
+}
+
+/// Reads how many of something there may be.
+fn read_count(section: &Reader<'_>, problems: &mut Problems<'_>, key: &str) -> Option<u32> {
+    let count = section.read(problems, key, |v| value::integer(v, 0..=1_000_000))?;
+    u32::try_from(count.value).ok()
 }
 
 /// Reads `daemon.runtime_dir` alone.

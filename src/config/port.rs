@@ -38,6 +38,8 @@ pub struct Port {
     pub vlans: Vec<u16>,
     /// How the sources of its packets are checked.
     pub urpf: ReversePath,
+    /// Whether senders on its link are told of better first hops.
+    pub redirects: bool,
 }
 
 /// The ports read so far, with what the sections after them need to know.
@@ -74,6 +76,7 @@ impl Ports {
         let words =
             [("off", ReversePath::Off), ("loose", ReversePath::Loose), ("strict", ReversePath::Strict)];
         let urpf = section.read(problems, "urpf", |v| value::choice(v, &words));
+        let redirects = section.read(problems, "redirects", value::boolean);
         let Some(name) = name else {
             self.names_missing = true;
             return;
@@ -104,6 +107,7 @@ impl Ports {
             mtu: mtu.and_then(|mtu| u16::try_from(mtu.value).ok()),
             vlans,
             urpf: urpf.map(|urpf| urpf.value).unwrap_or_default(),
+            redirects: redirects.is_some_and(|redirects| redirects.value),
         });
     }
 

@@ -16,7 +16,17 @@ pub struct Section {
 pub const DAEMON: Section = Section {
     name: "daemon",
     list: false,
-    keys: &["cpus", "runtime_dir", "user", "metrics", "on_exit", "idle"],
+    keys: &[
+        "cpus",
+        "runtime_dir",
+        "user",
+        "metrics",
+        "on_exit",
+        "idle",
+        "icmp_rate",
+        "icmp_burst",
+        "source_routes",
+    ],
 };
 /// `[kernel]`
 pub const KERNEL: Section = Section { name: "kernel", list: false, keys: &["routes", "table"] };
@@ -24,7 +34,7 @@ pub const KERNEL: Section = Section { name: "kernel", list: false, keys: &["rout
 pub const PORT: Section = Section {
     name: "port",
     list: true,
-    keys: &["name", "device", "addresses", "mac", "mtu", "vlans", "urpf"],
+    keys: &["name", "device", "addresses", "mac", "mtu", "vlans", "urpf", "redirects"],
 };
 /// `[[route]]`
 pub const ROUTE: Section = Section { name: "route", list: true, keys: &["to", "via", "port", "type"] };

@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 
 use super::*;
+use crate::tables::IcmpLimit;
 use bad::{BAD, TWO};
 
 mod bad;
@@ -19,6 +20,9 @@ user = "sweepd"
 metrics = "127.0.0.1:9188"
 on_exit = "drop"
 idle = "adaptive"
+icmp_rate = 500
+icmp_burst = 50
+source_routes = true
 
 [kernel]
 routes = true
@@ -32,6 +36,7 @@ mac = "02:00:00:00:00:01"
 mtu = 1500
 vlans = [100, 200]
 urpf = "strict"
+redirects = true
 
 [[port]]
 name = "lan"
@@ -120,6 +125,8 @@ fn every_key_of_the_schema_has_the_value_that_the_file_gives() {
             metrics: Some("127.0.0.1:9188".parse().unwrap()),
             on_exit: OnExit::Drop,
             idle: Idle::Adaptive,
+            icmp: IcmpLimit { rate: 500, burst: 50 },
+            source_routes: true,
         }
     );
     assert_eq!(config.kernel, Kernel { routes: true, table: 100 });
@@ -131,6 +138,7 @@ fn every_key_of_the_schema_has_the_value_that_the_file_gives() {
         mtu: None,
         vlans: vec![],
         urpf: ReversePath::Off,
+        redirects: false,
     };
     let wan = Port {
         name: "wan".into(),
@@ -140,6 +148,7 @@ fn every_key_of_the_schema_has_the_value_that_the_file_gives() {
         mtu: Some(1500),
         vlans: vec![100, 200],
         urpf: ReversePath::Strict,
+        redirects: true,
     };
     assert_eq!(config.ports, [wan, plain]);
     let hop = |gateway: Option<&str>, port: Option<&str>, weight| NextHop {
@@ -246,10 +255,10 @@ fn what_is_not_built_in_is_refused_by_line_and_key() {
         [
             "f:5: daemon.user: is not supported yet; remove it",
             "f:7: daemon.on_exit: is not supported yet; remove it",
-            "f:20: port.vlans: is not supported yet; remove it",
-            "f:52: acl: is not supported yet; remove it",
-            "f:65: masquerade: is not supported yet; remove it",
-            "f:75: forward_port: is not supported yet; remove it",
+            "f:23: port.vlans: is not supported yet; remove it",
+            "f:57: acl: is not supported yet; remove it",
+            "f:70: masquerade: is not supported yet; remove it",
+            "f:80: forward_port: is not supported yet; remove it",
         ]
     );
     assert!(parse(FULL, "f").unwrap().refuse_unsupported().is_err());

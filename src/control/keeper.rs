@@ -82,6 +82,8 @@ pub struct KeeperConfig {
     pub neighbors: Vec<StaticNeighbor>,
     /// How many ICMP errors each worker may send.
     pub icmp: IcmpLimit,
+    /// Whether IPv4 source routes are followed.
+    pub source_routes: bool,
     /// Makes this router choose differently from others among several next hops.
     pub hash_seed: u64,
     /// Time between two comparisons with everything that the kernel has.
@@ -98,6 +100,7 @@ impl KeeperConfig {
             routes: Vec::new(),
             neighbors: Vec::new(),
             icmp: IcmpLimit::default(),
+            source_routes: false,
             hash_seed: 0,
             reconcile: Duration::from_secs(60),
         }

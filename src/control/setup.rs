@@ -35,6 +35,7 @@ pub fn port_spec(port: &config::Port, info: &PortInfo, host: &Host) -> PortSpec 
         addresses: given_addresses(builtin_host, &port.addresses),
         builtin_host,
         reverse_path: port.urpf,
+        redirects: port.redirects,
     }
 }
 
@@ -46,12 +47,15 @@ pub fn settings(config: &Config, follow_kernel: bool) -> Settings {
         mtu: port.mtu,
         addresses: port.addresses.clone(),
         reverse_path: port.urpf,
+        redirects: port.redirects,
     };
     Settings {
         follow: if follow_kernel { follow(config) } else { None },
         ports: config.ports.iter().map(port).collect(),
         routes: static_routes(config),
         neighbors: static_neighbors(config),
+        icmp: config.daemon.icmp,
+        source_routes: config.daemon.source_routes,
     }
 }
 

@@ -181,6 +181,8 @@ impl Daemon {
             follow: if follow_kernel { setup::follow(config) } else { None },
             routes: setup::static_routes(config),
             neighbors: setup::static_neighbors(config),
+            icmp: config.daemon.icmp,
+            source_routes: config.daemon.source_routes,
             hash_seed: random_seed()?,
             ..KeeperConfig::new(keeper_ports.collect())
         };

@@ -59,6 +59,11 @@ pub enum Icmp4Error {
     SourceRouteFailed,
     /// 3/13: forbidden by a rule.
     Prohibited,
+    /// 5/1: for this host there is a better gateway on the link (RFC 1812 section 5.2.7.2).
+    Redirect {
+        /// Which.
+        gateway: Ipv4Addr,
+    },
     /// 12/0: a header field is wrong.
     ParameterProblem {
         /// Which, in bytes from the start of the IP header.
@@ -77,6 +82,10 @@ impl Icmp4Error {
             Self::FragmentationNeeded { mtu } => (icmp::UNREACHABLE, 4, 0, mtu),
             Self::SourceRouteFailed => (icmp::UNREACHABLE, 5, 0, 0),
             Self::Prohibited => (icmp::UNREACHABLE, 13, 0, 0),
+            Self::Redirect { gateway } => {
+                let [a, b, c, d] = gateway.octets();
+                (icmp::REDIRECT, 1, u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
+            }
             Self::ParameterProblem { pointer } => (icmp::PARAMETER_PROBLEM, 0, u16::from(pointer) << 8, 0),
         };
         IcmpHeader { kind, code, checksum: U16::new(0), id: U16::new(id), sequence: U16::new(sequence) }

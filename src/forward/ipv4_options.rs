@@ -100,6 +100,59 @@ pub fn has_source_route(bytes: &[u8]) -> bool {
         .any(|option| option.is_ok_and(|o| matches!(o.kind, LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE)))
 }
 
+/// Whether the options hold a strict source route, used up or not.
+pub fn is_strict(bytes: &[u8]) -> bool {
+    options(bytes).any(|option| option.is_ok_and(|o| o.kind == STRICT_SOURCE_ROUTE))
+}
+
+/// A source route with an address left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SourceRoute {
+    /// Where the packet is to go next.
+    pub next: Ipv4Addr,
+    /// Where the option begins, in bytes from the start of the options.
+    offset: usize,
+    /// Where the address stands in the option.
+    at: usize,
+}
+
+/// The source route in a header's options, if there is one that is not used up.
+///
+/// # Errors
+/// Where the options are wrong, in bytes from their start: an option of a length that cannot be, a
+/// source route whose pointer leads nowhere, or a second one (RFC 1812 section 4.2.2.1).
+pub fn source_route(bytes: &[u8]) -> Result<Option<SourceRoute>, usize> {
+    let mut found: Option<Option<SourceRoute>> = None;
+    for option in options(bytes) {
+        let Ipv4Option { kind, bytes, offset } = option.map_err(|wrong| wrong.offset + 1)?;
+        if !matches!(kind, LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE) {
+            continue;
+        }
+        if found.is_some() {
+            return Err(offset);
+        }
+        let at = next_entry(bytes, 4, 4).map_err(|within| offset + within)?;
+        found = Some(at.map(|at| {
+            let next = Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]);
+            SourceRoute { next, offset, at }
+        }));
+    }
+    Ok(found.flatten())
+}
+
+impl SourceRoute {
+    /// Puts the address that the packet leaves by in place of the one that it now goes to; `bytes`
+    /// are the options that the route was found in.
+    pub fn advance(&self, bytes: &mut [u8], ours: Ipv4Addr) {
+        if let Some(option) = bytes.get_mut(self.offset..)
+            && let Some(entry) = option.get_mut(self.at..self.at + 4)
+        {
+            entry.copy_from_slice(&ours.octets());
+            option[2] = option[2].saturating_add(4);
+        }
+    }
+}
+
 /// What a router enters into a packet's options.
 pub struct Here<'a> {
     /// The address of the port that the packet leaves by; nothing is entered without one.

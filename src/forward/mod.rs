@@ -18,6 +18,7 @@ pub mod ipv4_options;
 pub mod messages;
 pub mod outputs;
 pub mod parse;
+pub mod redirect;
 pub mod reverse_path;
 pub mod rewrite;
 pub mod route;

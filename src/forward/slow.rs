@@ -93,12 +93,18 @@ impl Found {
     fn leads_on(&self) -> bool {
         matches!(self.action, Action::Forward | Action::Resolve | Action::Glean)
     }
+
+    /// Whether the way leads to `destination` itself, by no gateway.
+    fn is_direct(&self, destination: impl Into<IpAddr>) -> bool {
+        self.gateway.is_none_or(|gateway| gateway == destination.into())
+    }
 }
 
 /// The careful path's own state.
 pub struct Slow {
     hold: Hold,
     errors: Bucket,
+    redirects: Bucket,
     limit: IcmpLimit,
     started: Instant,
     generation: u64,
@@ -117,6 +123,7 @@ impl Slow {
         Self {
             hold: Hold::new(Limits::default()),
             errors: Bucket::new(limit, 0),
+            redirects: Bucket::new(limit, 0),
             limit,
             started: Instant::now(),
             generation: 0,
@@ -227,12 +234,26 @@ impl Slow {
     /// Whether one more ICMP error may be sent now: RFC 1812 4.3.2.8, RFC 4443 2.4 (f). Asked
     /// before anything is built.
     fn may_send_error(&mut self, context: &Context<'_>) -> bool {
+        let now = self.follow_limit(context);
+        self.errors.take(now)
+    }
+
+    /// Whether one more redirect may be sent now. They have a bucket of their own, so that they
+    /// silence nothing else.
+    fn may_redirect(&mut self, context: &Context<'_>) -> bool {
+        let now = self.follow_limit(context);
+        self.redirects.take(now)
+    }
+
+    /// Puts another limit in force; gives the time.
+    fn follow_limit(&mut self, context: &Context<'_>) -> u64 {
         let now = self.now();
         if self.limit != context.tables.icmp {
             self.limit = context.tables.icmp;
             self.errors.set_limit(self.limit, now);
+            self.redirects.set_limit(self.limit, now);
         }
-        self.errors.take(now)
+        now
     }
 
     /// Sends the IP packet of `len` bytes that stands in the scratch buffer behind the Ethernet

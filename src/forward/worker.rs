@@ -18,6 +18,7 @@ use super::{
     messages::{ToKeeper, ToWorker},
     outputs::{Outputs, Sent},
     parse::parse,
+    redirect::turn_back,
     reverse_path::reverse_path,
     rewrite::rewrite,
     route::route,
@@ -265,6 +266,9 @@ fn from_wire(burst: &mut Burst, input: &Input, context: &mut Context<'_>, slow: 
         reverse_path(burst, tables, port, table.reverse_path);
     }
     route(burst, tables);
+    if table.redirects {
+        turn_back(burst, tables, port);
+    }
     rewrite(burst, tables);
     hand_over(burst, &input.queue.ring, context.out, port, block);
     used.mark(burst);

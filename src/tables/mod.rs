@@ -160,6 +160,8 @@ pub struct PortTable {
     pub builtin_host: bool,
     /// How the sources of packets that came in here are checked.
     pub reverse_path: ReversePath,
+    /// Whether senders on the link are told of a better first hop on it.
+    pub redirects: bool,
 }
 
 /// How many ICMP errors a worker may send.
@@ -223,6 +225,8 @@ pub struct Tables {
     pub local: local::LocalAddresses,
     /// How many ICMP errors each worker may send.
     pub icmp: IcmpLimit,
+    /// Whether IPv4 source routes are followed; else packets that have one are discarded.
+    pub source_routes: bool,
     /// Makes this router choose differently from others among several next hops.
     pub hash_seed: u64,
     /// Whether workers keep flows for these tables: set when a rule asks for it.
@@ -251,6 +255,7 @@ impl Tables {
             groups: Vec::new(),
             local: local::LocalAddresses::default(),
             icmp: IcmpLimit::default(),
+            source_routes: false,
             hash_seed: 0,
             keeps_flows: false,
             timeouts: Timeouts::default(),

@@ -18,6 +18,9 @@ pub const SOURCE_LINK_ADDRESS: u8 = 1;
 /// Option: the target's link-layer address (in advertisements).
 pub const TARGET_LINK_ADDRESS: u8 = 2;
 
+/// Option: the packet that a redirect is about.
+pub const REDIRECTED_HEADER: u8 = 4;
+
 /// In an advertisement: the sender is a router.
 pub const ROUTER: u32 = 1 << 31;
 /// In an advertisement: it answers a solicitation.

@@ -116,6 +116,14 @@ impl Routes {
         self.push(NextHop { macs, port: port as u16, max_len: mtu }, info)
     }
 
+    /// The same, with the neighbour's address, as the keeper makes them.
+    pub fn neighbor(&mut self, port: usize, host: u8, mtu: u16, address: &str) -> NextHopId {
+        let id = self.hop(port, host, mtu);
+        let info = &mut self.hops[usize::from(id - fixed::FIRST_FREE)].1;
+        info.gateway = Some(address.parse().expect("an address"));
+        id
+    }
+
     /// A new next hop of another kind, behind `port`.
     pub fn action(&mut self, action: Action, port: usize, gateway: Option<IpAddr>) -> NextHopId {
         let hop = NextHop { port: port as u16, ..NextHop::default() };
@@ -263,6 +271,14 @@ impl Tube {
                 change(id, port);
             }
         });
+    }
+
+    /// Follows IPv4 source routes, or refuses them.
+    pub fn follow_source_routes(&mut self, follow: bool) {
+        for worker in &mut self.workers {
+            worker.reader.offline();
+        }
+        self.publisher.publish(|tables| tables.source_routes = follow);
     }
 
     /// Lets every worker send so many ICMP errors.

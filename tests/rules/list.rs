@@ -64,18 +64,17 @@ pub const RULES: &[(u32, &str, &str, Note)] = &[
             "The type of service bits are 0 and not the packet's: RFC 2474 has made them one field with the precedence.",
         ),
     ),
-    (
-        17,
-        "RFC 1812 5.2.7.2",
-        "Redirects only on the same link, and switchable.",
-        Differs("Never sent, as if switched off; there is no switch."),
-    ),
+    (17, "RFC 1812 5.2.7.2", "Redirects only on the same link, and switchable.", Kept),
     (18, "RFC 1812 5.3.8", "Source address validation, off by default.", Kept),
     (
         19,
         "RFC 1812 4.2.2.1, 5.2.4.1, 5.3.13",
         "Source routes by a switch; record route and timestamp filled in; other options untouched.",
-        Differs("Source routes are always refused, as RFC 7126 section 4.3 advises; there is no switch."),
+        Differs(
+            "Source routes are refused unless switched on, as RFC 7126 section 4.3 advises. An error about a \
+             packet with one does not carry it reversed (4.3.2.6). On `xdp:` ports what comes for the \
+             router's own addresses is the kernel's, with its own switch.",
+        ),
     ),
     (
         20,

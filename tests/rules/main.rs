@@ -21,5 +21,6 @@ mod paths;
 mod reverse_path;
 mod router;
 mod six;
+mod switches;
 #[cfg(target_os = "linux")]
 mod wires;

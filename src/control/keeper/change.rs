@@ -11,6 +11,7 @@ use crate::control::{
     kernel::{Follow, KernelEvent, Part, Parts, Report},
     rib::{PortSettings, StaticNeighbor, StaticRoute},
 };
+use crate::tables::IcmpLimit;
 
 /// What the configuration gives and may change while the daemon runs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -23,6 +24,10 @@ pub struct Settings {
     pub routes: Vec<StaticRoute>,
     /// The neighbours.
     pub neighbors: Vec<StaticNeighbor>,
+    /// How many ICMP errors each worker may send.
+    pub icmp: IcmpLimit,
+    /// Whether IPv4 source routes are followed.
+    pub source_routes: bool,
 }
 
 /// New settings, and who wants to know when they are in force.
@@ -87,6 +92,9 @@ impl Work {
                 return;
             }
         };
+        let old = (self.icmp, self.source_routes);
+        (self.icmp, self.source_routes) = (settings.icmp, settings.source_routes);
+        self.switched |= old != (self.icmp, self.source_routes);
         self.rib.reconfigure(&settings.ports, &settings.routes, &settings.neighbors);
         self.unanswered.push(Unanswered { answer, awaits });
     }

@@ -52,6 +52,9 @@ pub(super) struct Work {
     pub(super) resolver: Resolver,
     pub(super) learned: Learned,
     pub(super) icmp: IcmpLimit,
+    pub(super) source_routes: bool,
+    /// Whether a setting has changed that is not the RIB's, and is not published yet.
+    pub(super) switched: bool,
     pub(super) hash_seed: u64,
     pub(super) reconcile: Duration,
     /// Parts of the first listing that have not ended.
@@ -108,6 +111,8 @@ impl Work {
             resolver: Resolver::default(),
             learned: Learned::default(),
             icmp: config.icmp,
+            source_routes: config.source_routes,
+            switched: false,
             hash_seed: config.hash_seed,
             reconcile: config.reconcile,
             ready: Some(ready),
@@ -218,14 +223,14 @@ impl Work {
 
     fn publish(&mut self, now: Instant) {
         let changes = self.rib.take_changes();
-        if changes.is_empty() {
+        if changes.is_empty() && !std::mem::take(&mut self.switched) {
             return;
         }
         let (rib, whole) = (&self.rib, self.behind);
-        let (icmp, seed) = (self.icmp, self.hash_seed);
+        let (icmp, seed, source_routes) = (self.icmp, self.hash_seed, self.source_routes);
         let mut result = Ok(());
         let waited = self.publisher.publish(|tables| {
-            (tables.icmp, tables.hash_seed) = (icmp, seed);
+            (tables.icmp, tables.hash_seed, tables.source_routes) = (icmp, seed, source_routes);
             result = apply::apply(tables, rib, &changes, whole);
         });
         log::trace!("generation {} published, waited {waited:?}", self.publisher.generation());

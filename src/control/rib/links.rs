@@ -209,7 +209,7 @@ impl Rib {
         table.mac = entry.spec.mac.or(link.and_then(|link| link.mac)).unwrap_or(entry.spec.device_mac);
         let kernel_mtu = link.map(|link| u16::try_from(link.mtu).unwrap_or(u16::MAX));
         table.mtu = entry.spec.mtu.or(kernel_mtu).unwrap_or(USUAL_MTU).min(entry.spec.max_len);
-        table.reverse_path = entry.spec.reverse_path;
+        (table.reverse_path, table.redirects) = (entry.spec.reverse_path, entry.spec.redirects);
         let mut nets: Vec<IpNet> = match (&entry.spec.addresses, entry.index) {
             (Some(nets), _) => nets.clone(),
             (None, Some(index)) => {

@@ -35,6 +35,8 @@ pub struct PortSpec {
     pub builtin_host: bool,
     /// How the sources of its packets are checked.
     pub reverse_path: ReversePath,
+    /// Whether senders on its link are told of better first hops.
+    pub redirects: bool,
 }
 
 /// A next hop of a configured route.
@@ -81,6 +83,8 @@ pub struct PortSettings {
     pub addresses: Vec<IpNet>,
     /// How the sources of its packets are checked.
     pub reverse_path: ReversePath,
+    /// Whether senders on its link are told of better first hops.
+    pub redirects: bool,
 }
 
 /// One entry of a table that the configuration gives.
@@ -157,7 +161,8 @@ impl Rib {
         for (port, settings) in (0..).zip(ports) {
             let Some(entry) = self.ports.get_mut(usize::from(port)) else { continue };
             let spec = &mut entry.spec;
-            (spec.mac, spec.mtu, spec.reverse_path) = (settings.mac, settings.mtu, settings.reverse_path);
+            (spec.mac, spec.mtu) = (settings.mac, settings.mtu);
+            (spec.reverse_path, spec.redirects) = (settings.reverse_path, settings.redirects);
             spec.addresses = given_addresses(spec.builtin_host, &settings.addresses);
             self.refresh_port(port);
         }
@@ -325,6 +330,7 @@ impl RibPort {
             addresses6: Vec::new(),
             builtin_host: spec.builtin_host,
             reverse_path: spec.reverse_path,
+            redirects: spec.redirects,
         };
         Self { spec, index: None, gone: false, table }
     }

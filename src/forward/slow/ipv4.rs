@@ -23,6 +23,10 @@ use crate::{
 impl Slow {
     /// An IPv4 packet in a frame for our MAC address, or for a group of stations.
     pub(super) fn ipv4(&mut self, context: &mut Context<'_>, frame: &mut [u8], group: bool) -> Ending {
+        if !group && let Err(pointer) = context.follow_source_route(&mut frame[ETHERNET..]) {
+            let error = Icmp4Error::ParameterProblem { pointer };
+            return self.refuse4(context, &frame[ETHERNET..], error, Verdict::BadHeader);
+        }
         let packet = match ipv4::parse(&frame[ETHERNET..]) {
             Ok(packet) => packet,
             Err(Malformed::Short) => return Verdict::Runt.into(),
@@ -60,11 +64,16 @@ impl Slow {
         if !context.takes_source(|tables| tables.fib4.lookup(packet.header.source().into())) {
             return Verdict::ReversePath.into();
         }
-        if ipv4_options::has_source_route(packet.options) {
+        let source_routed = ipv4_options::has_source_route(packet.options);
+        if source_routed && !context.tables.source_routes {
             return Verdict::SourceRoute.into();
         }
         if packet.header.ttl <= 1 {
             return self.refuse4(context, &frame[ETHERNET..], Icmp4Error::TimeExceeded, Verdict::TtlExpired);
+        }
+        if source_routed && !found.is_direct(destination) && ipv4_options::is_strict(packet.options) {
+            let error = Icmp4Error::SourceRouteFailed;
+            return self.refuse4(context, &frame[ETHERNET..], error, Verdict::SourceRoute);
         }
         match found.action {
             Action::NoRoute => {
@@ -98,6 +107,9 @@ impl Slow {
             let error = Icmp4Error::FragmentationNeeded { mtu: found.hop.max_len };
             return self.refuse4(context, &frame[ETHERNET..], error, Verdict::TooBig);
         }
+        if found.hop.port == context.port && context.port().redirects {
+            self.redirect4(context, &frame[ETHERNET..], found);
+        }
         if let Err(pointer) = context.record(found, &mut frame[ETHERNET..ETHERNET + header_len]) {
             let error = Icmp4Error::ParameterProblem { pointer };
             return self.refuse4(context, &frame[ETHERNET..], error, Verdict::BadHeader);
@@ -112,6 +124,35 @@ impl Slow {
             return context.send(Exit::Wire(found.hop.port), Verdict::Forwarded, frame);
         }
         fragment4(context, &mut self.scratch, frame, found.hop).into()
+    }
+
+    /// Tells a sender on the port's link that the way on is by another station of the same link, as
+    /// far as the rules and the limit allow: RFC 1812 section 5.2.7.2. `packet` goes on all the same.
+    fn redirect4(&mut self, context: &mut Context<'_>, packet: &[u8], found: Found) {
+        let Ok(parsed) = ipv4::parse(packet) else { return };
+        let sender = parsed.header.source();
+        let next = match found.gateway {
+            Some(IpAddr::V4(gateway)) => gateway,
+            Some(IpAddr::V6(_)) => return,
+            None => parsed.header.destination(),
+        };
+        // From the address that the sender knows as its gateway: RFC 1122 section 3.2.2.2.
+        let shared = |net: &&ipnet::Ipv4Net| net.contains(&sender) && net.contains(&next);
+        let Some(source) = context.port().addresses4.iter().find(shared).map(|net| net.addr()) else {
+            return;
+        };
+        let back = context.find4(sender, &parsed);
+        if back.hop.port != context.port
+            || !back.leads_on()
+            || ipv4_options::has_source_route(parsed.options)
+            || !may_answer4(&parsed, Link::Unicast)
+            || !self.may_redirect(context)
+        {
+            return;
+        }
+        let (error, place) = (Icmp4Error::Redirect { gateway: next }, &mut self.scratch[ETHERNET..]);
+        let Some(len) = ipv4_error(packet, error, source, Link::Unicast, place) else { return };
+        self.send_made(context, back, back.gateway.unwrap_or(sender.into()), len, ethernet::IPV4);
     }
 
     /// Ends a packet with `verdict` and tells its sender, as far as the rules and the limit allow.
@@ -218,6 +259,34 @@ impl Context<'_> {
             })
         };
         of(found.hop.port).or_else(|| of(self.port)).or_else(any).or_else(local)
+    }
+
+    /// Where source routes are followed: takes a packet that has come to an address of ours on to
+    /// the next one of its source route, if one is left, and enters the address that it leaves by
+    /// (RFC 791 section 3.1, RFC 1812 section 5.2.4.1). Packets that are malformed stay as they are.
+    /// An error is the place of what is wrong in the options, in bytes from the start of the header.
+    fn follow_source_route(&self, packet: &mut [u8]) -> Result<(), u8> {
+        let has_options = packet.first().is_some_and(|first| first & 15 > 5);
+        if !self.tables.source_routes || !has_options {
+            return Ok(());
+        }
+        // Several addresses of ours may follow each other; a header has room for nine.
+        for _ in 0..9 {
+            let Ok(parsed) = ipv4::parse(packet) else { return Ok(()) };
+            if !parsed.sum_ok() || !self.tables.local.contains(parsed.header.destination().into()) {
+                return Ok(());
+            }
+            let route =
+                ipv4_options::source_route(parsed.options).map_err(|at| (ipv4::HEADER_LEN + at) as u8)?;
+            let Some(route) = route else { return Ok(()) };
+            let Some(ours) = self.own_address4(self.find4(route.next, &parsed)) else { return Ok(()) };
+            let header_len = parsed.header_len();
+            let header = &mut packet[..header_len];
+            header[16..20].copy_from_slice(&route.next.octets());
+            route.advance(&mut header[ipv4::HEADER_LEN..], ours);
+            ipv4::fill_checksum(header);
+        }
+        Ok(())
     }
 
     /// Enters the address of the way out and the time into the header's record route and timestamp

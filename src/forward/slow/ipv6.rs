@@ -8,6 +8,7 @@ use crate::{
         flow_hash,
         handover::Exit,
         icmp_error::{Icmp6Error, Link, ipv6_error, may_answer6},
+        redirect,
         verdict::Verdict,
     },
     tables::{Action, NextHop, PortId},
@@ -86,12 +87,43 @@ impl Slow {
             let error = Icmp6Error::PacketTooBig { mtu: mtu.into() };
             return self.refuse6(context, &frame[ETHERNET..], error, Verdict::TooBig);
         }
+        if found.hop.port == context.port && context.port().redirects {
+            self.redirect6(context, &frame[ETHERNET..], found);
+        }
         if let Ok((header, _)) = <Ipv6Header as zerocopy::FromBytes>::mut_from_prefix(&mut frame[ETHERNET..])
         {
             header.decrement_hop_limit();
         }
         frame[..12].copy_from_slice(&found.hop.macs);
         context.send(Exit::Wire(found.hop.port), Verdict::Forwarded, frame)
+    }
+
+    /// Tells a neighbour on the port's link that the way on is by another station of the same link,
+    /// as far as the rules and the limit allow: RFC 4861 section 8.2. `packet` goes on all the same.
+    fn redirect6(&mut self, context: &mut Context<'_>, packet: &[u8], found: Found) {
+        let Ok(parsed) = ipv6::parse(packet) else { return };
+        let (sender, destination) = (parsed.header.source(), parsed.header.destination());
+        // A router is known by its link-local address only: section 4.5.
+        let target = match found.gateway {
+            Some(IpAddr::V6(gateway)) if gateway.is_unicast_link_local() || gateway == destination => gateway,
+            None => destination,
+            Some(_) => return,
+        };
+        let mut own = context.port().addresses6.iter().map(|net| net.addr());
+        let Some(source) = own.find(Ipv6Addr::is_unicast_link_local) else { return };
+        let back = context.find6(sender, &parsed);
+        if back.hop.port != context.port
+            || !back.leads_on()
+            || !back.is_direct(sender)
+            || !may_answer6(&parsed, Icmp6Error::NoRoute, Link::Unicast)
+            || !self.may_redirect(context)
+        {
+            return;
+        }
+        let mac = found.hop.macs.first_chunk().filter(|_| found.action == Action::Forward);
+        let place = &mut self.scratch[ETHERNET..];
+        let Some(len) = redirect::message6(packet, source, target, mac, place) else { return };
+        self.send_made(context, back, sender.into(), len, ethernet::IPV6);
     }
 
     /// Ends a packet with `verdict` and tells its sender, as far as the rules and the limit allow.

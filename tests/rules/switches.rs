@@ -1,0 +1,233 @@
+//! What a router does only when it is switched on: redirects (RFC 1812 section 5.2.7.2, RFC 4861
+//! section 8.2) and source routes (RFC 1812 sections 4.2.2.1 and 5.2.4.1).
+
+use std::net::Ipv6Addr;
+
+use sweepd::forward::verdict::Verdict;
+use sweepd::tables::Action;
+
+use crate::common::{Tube, host_mac, port_mac};
+use crate::packets::{Ip4, ethernet, pseudo6, udp6};
+use crate::router::{Answer, FAR, NEAR, answer, dies, from_router, pass, plain, router, to_router};
+
+/// The router with redirects at port 0, and a network behind host 3 of port 0.
+fn redirecting() -> Tube {
+    let mut tube = router();
+    tube.change_ports(|port, table| table.redirects = port == 0);
+    let hop = tube.routes.neighbor(0, 3, 1500, "10.0.0.3");
+    let hop6 = tube.routes.neighbor(0, 3, 1500, "fe80::3");
+    let beyond = tube.routes.neighbor(0, 9, 1500, "2001:db8:0::9");
+    tube.routes.add("2001:db8:beef::/48", beyond);
+    tube.routes.add("100.64.0.0/16", hop);
+    tube.routes.add("2001:db8:64::/48", hop6);
+    for host in [2, 9] {
+        let (four, six) = (format!("10.0.0.{host}"), format!("2001:db8:0::{host}"));
+        let (hop, hop6) =
+            (tube.routes.neighbor(0, host, 1500, &four), tube.routes.neighbor(0, host, 1500, &six));
+        tube.routes.add(&format!("{four}/32"), hop);
+        tube.routes.add(&format!("{six}/128"), hop6);
+    }
+    tube.publish();
+    tube
+}
+
+/// The packets that went on to host 3 of port 0, and those for host 9 of it, without their headers.
+fn sorted(out: Vec<(usize, Vec<u8>)>) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+    assert!(out.iter().all(|(port, _)| *port == 0), "{out:?}");
+    let to = |host: u8| {
+        let frames = out.iter().filter(|(_, frame)| frame[..6] == host_mac(0, host));
+        frames.map(|(_, frame)| frame[14..].to_vec()).collect::<Vec<_>>()
+    };
+    (to(3), to(9))
+}
+
+/// Rule 17. A host redirect with the better gateway, from our address on that network; the packet
+/// goes on.
+#[test]
+fn a_sender_on_the_link_is_told_of_the_better_gateway() {
+    let mut tube = redirecting();
+    let packet = Ip4::udp("10.0.0.9", "100.64.0.1", 30);
+    let (on, told) = sorted(pass(&mut tube, &packet.build()));
+    assert_eq!(on, [packet.clone().ttl(63).build()]);
+    let said = Answer::of(&told[0]);
+    assert_eq!((told.len(), said.says(), said.rest), (1, (5, 1), 0x0a00_0003));
+    assert_eq!((said.source(), &said.quoted), (&[10, 0, 0, 1][..], &packet.build()));
+    assert_eq!(tube.verdicts(), [("forwarded", 1)]);
+    // To a station of the link itself: that station.
+    let packet = Ip4::udp("10.0.0.9", "10.0.0.2", 30).build();
+    let out = pass(&mut tube, &packet);
+    let said: Vec<_> = out.iter().filter(|(_, f)| f[..6] == host_mac(0, 9)).collect();
+    assert_eq!((out.len(), Answer::of(&said[0].1[14..]).rest), (2, 0x0a00_0002));
+}
+
+/// Rule 17. Not by default; not to a sender beyond the link, about another link, about a source
+/// route, an ICMP error or a later fragment.
+#[test]
+fn a_redirect_is_sent_only_where_it_may_be() {
+    let mut tube = redirecting();
+    let on_link = || Ip4::udp("10.0.0.9", "100.64.0.1", 30);
+    let beyond = Ip4::udp(NEAR, "100.64.0.1", 30);
+    let other_link = Ip4::udp("10.0.0.9", FAR, 30);
+    let mut error = on_link();
+    (error.protocol, error.payload) = (1, vec![3, 1, 0xfc, 0xfe, 0, 0, 0, 0]);
+    let mut later = on_link();
+    later.flags_offset = 0x2001;
+    let mut with_route = on_link();
+    with_route.options = vec![131, 7, 8, 9, 9, 9, 9, 0];
+    tube.follow_source_routes(true);
+    for packet in [beyond, other_link, error, later, with_route] {
+        let out = pass(&mut tube, &packet.build());
+        assert_eq!(out.len(), 1, "only the packet itself: {out:?}");
+    }
+    tube.change_ports(|_, table| table.redirects = false);
+    assert_eq!(pass(&mut tube, &on_link().build()).len(), 1);
+}
+
+/// Rules 13, 17. Limited like errors, by a bucket of their own.
+#[test]
+fn redirects_are_limited_and_silence_no_error() {
+    let mut tube = redirecting();
+    tube.limit_errors(0, 2);
+    let packet = Ip4::udp("10.0.0.9", "100.64.0.1", 30).build();
+    let counts: Vec<_> = (0..4).map(|_| pass(&mut tube, &packet).len()).collect();
+    assert_eq!(counts, [2, 2, 1, 1]);
+    assert!(answer(&mut tube, &plain().ttl(1).build()).is_some());
+}
+
+/// Rule 17. IPv6: type 137 with target, destination, the target's MAC address and the packet, from
+/// our link-local address with hop limit 255.
+#[test]
+fn an_ipv6_neighbour_is_told_of_the_better_first_hop() {
+    let mut tube = redirecting();
+    for (destination, target, mac) in
+        [("2001:db8:64::1", "fe80::3", host_mac(0, 3)), ("2001:db8:0::2", "2001:db8:0::2", host_mac(0, 2))]
+    {
+        let packet = udp6("2001:db8:0::9", destination, 64, 35);
+        let out = pass(&mut tube, &packet);
+        assert_eq!(out.len(), 2);
+        let told = &out.iter().find(|(_, f)| f[..6] == host_mac(0, 9)).unwrap().1[14..];
+        let (header, message) = told.split_at(40);
+        let address = |text: &str| text.parse::<Ipv6Addr>().unwrap();
+        let (from, to) = (address("fe80::1"), address("2001:db8:0::9"));
+        assert_eq!((header[6], header[7]), (58, 255));
+        assert_eq!((&header[8..24], &header[24..40]), (&from.octets()[..], &to.octets()[..]));
+        assert_eq!(pseudo6(from, to, 58, message), 0);
+        assert_eq!(message[..2], [137, 0]);
+        assert_eq!(message[8..24], address(target).octets());
+        assert_eq!(message[24..40], address(destination).octets());
+        assert_eq!((&message[40..42], &message[42..48]), (&[2, 1][..], &mac[..]));
+        // 40 + 8 + 35 bytes: what fills units of eight.
+        assert_eq!((&message[48..50], &message[56..]), (&[4, 11][..], &packet[..80]));
+    }
+    // Beyond the link, and by a router whose link-local address is not known.
+    assert_eq!(pass(&mut tube, &udp6("2001:db8:beef::7", "2001:db8:64::1", 64, 9)).len(), 1);
+    let hop = tube.routes.neighbor(0, 3, 1500, "2001:db8:0::3");
+    tube.routes.add("2001:db8:65::/48", hop);
+    tube.publish();
+    assert_eq!(pass(&mut tube, &udp6("2001:db8:0::9", "2001:db8:65::1", 64, 9)).len(), 1);
+    // A long packet is cut so that the message is no longer than 1280 bytes.
+    let out = pass(&mut tube, &udp6("2001:db8:0::9", "2001:db8:64::1", 64, 1400));
+    assert!(out.iter().any(|(_, f)| f.len() == 14 + 1280 && f[54] == 137), "{:?}", out.len());
+}
+
+fn with(destination: &str, options: &[u8]) -> Ip4 {
+    Ip4 { options: options.to_vec(), ..Ip4::udp(NEAR, destination, 10) }
+}
+
+/// It goes to host 9 of port 1 with this destination and these options; the UDP checksum, which a
+/// source route's last address belongs to, is not a router's.
+fn goes_to(tube: &mut Tube, packet: &Ip4, destination: &str, options: &[u8]) {
+    let expected = from_router(1, &with(destination, options).ttl(63).build());
+    let out = pass(tube, &packet.build());
+    assert_eq!((out.len(), out[0].0, out[0].1.len()), (1, 1, expected.len()));
+    let header = 14 + 20 + options.len();
+    assert_eq!(out[0].1[..header], expected[..header]);
+}
+
+/// The router that follows source routes.
+fn following() -> Tube {
+    let mut tube = router();
+    tube.follow_source_routes(true);
+    tube
+}
+
+/// Rule 19. Switched on: what comes to our address goes on to the next one, and ours is recorded.
+#[test]
+fn a_loose_source_route_is_followed_when_switched_on() {
+    let mut tube = following();
+    let packet = with("10.0.0.1", &[131, 11, 4, 198, 51, 100, 3, 9, 9, 9, 9, 0]);
+    goes_to(&mut tube, &packet, FAR, &[131, 11, 8, 10, 0, 1, 1, 9, 9, 9, 9, 0]);
+    // Over two of our addresses at once.
+    let packet = with("10.0.0.1", &[131, 11, 4, 10, 0, 1, 1, 198, 51, 100, 3, 0]);
+    let out = pass(&mut tube, &packet.build());
+    assert_eq!((&out[0].1[30..34], out[0].1[36]), (&[198, 51, 100, 3][..], 12));
+    assert_eq!(crate::packets::checksum(&out[0].1[14..46]), 0);
+    // On its way to another router it is only forwarded, used up or not.
+    for options in [[131, 7, 4, 9, 9, 9, 9, 0], [131, 7, 8, 9, 9, 9, 9, 0]] {
+        let packet = with(FAR, &options);
+        assert_eq!(pass(&mut tube, &packet.build()), [(1, from_router(1, &packet.ttl(63).build()))]);
+    }
+    tube.follow_source_routes(false);
+    dies(&mut tube, 0, &to_router(0, &with(FAR, &[131, 7, 4, 9, 9, 9, 9, 0]).build()), Verdict::SourceRoute);
+}
+
+/// Rule 19. A strict one only to a neighbour itself; else 3/5.
+#[test]
+fn a_strict_source_route_goes_to_neighbours_only() {
+    let mut tube = following();
+    let hop = tube.routes.neighbor(1, 9, 1500, "10.0.1.9");
+    tube.routes.add("10.0.1.9/32", hop);
+    tube.routes.add("198.51.100.0/24", hop);
+    tube.publish();
+    let packet = with("10.0.0.1", &[137, 7, 4, 10, 0, 1, 9, 0]);
+    goes_to(&mut tube, &packet, "10.0.1.9", &[137, 7, 8, 10, 0, 1, 1, 0]);
+    let packet = with("10.0.0.1", &[137, 7, 4, 198, 51, 100, 3, 0]);
+    assert_eq!(answer(&mut tube, &packet.build()).map(|a| a.says()), Some((3, 5)));
+    let packet = with(FAR, &[137, 7, 8, 198, 51, 100, 3, 0]);
+    assert_eq!(answer(&mut tube, &packet.build()).map(|a| a.says()), Some((3, 5)));
+    assert_eq!(tube.count(Verdict::SourceRoute), 2);
+}
+
+/// Rule 19. One that leads nowhere is a parameter problem that points at what is wrong.
+#[test]
+fn a_malformed_source_route_is_a_parameter_problem() {
+    let mut tube = following();
+    for (options, pointer) in [
+        (&[131, 7, 3, 9, 9, 9, 9, 0][..], 22),
+        (&[131, 7, 5, 9, 9, 9, 9, 0], 22),
+        (&[131, 2, 0, 0], 21),
+        (&[131, 60, 4, 9, 9, 9, 9, 0], 21),
+        (&[131, 3, 4, 131, 7, 4, 9, 9, 9, 9, 0, 0], 23),
+    ] {
+        let said = answer(&mut tube, &with("10.0.0.1", options).build()).unwrap();
+        assert_eq!((said.says(), said.rest >> 24), ((12, 0), pointer), "{options:?}");
+    }
+}
+
+/// Rules 9, 19. Nor is it followed in a link broadcast.
+#[test]
+fn a_source_route_in_a_link_broadcast_leads_nowhere() {
+    let mut tube = following();
+    let packet = with("10.0.0.1", &[131, 7, 4, 198, 51, 100, 3, 0]).build();
+    dies(&mut tube, 0, &ethernet([0xff; 6], host_mac(0, 9), 0x0800, &packet), Verdict::LinkBroadcast);
+    assert_eq!(tube.pass(0, &ethernet(port_mac(0), host_mac(0, 9), 0x0800, &packet)).len(), 1);
+}
+
+/// Rule 17. A packet that is held for the better first hop gives cause for a redirect when it leaves.
+#[test]
+fn a_held_packet_is_told_of_when_it_leaves() {
+    let mut tube = redirecting();
+    let gateway = "10.0.0.4".parse().unwrap();
+    let wait = tube.routes.action(Action::Resolve, 0, Some(gateway));
+    tube.routes.add("100.65.0.0/16", wait);
+    tube.publish();
+    assert_eq!(pass(&mut tube, &Ip4::udp("10.0.0.9", "100.65.0.1", 30).build()), []);
+    let known = tube.routes.neighbor(0, 4, 1500, "10.0.0.4");
+    tube.routes.add("100.65.0.0/16", known);
+    tube.publish();
+    tube.settle();
+    tube.settle();
+    let out = tube.arrivals();
+    assert_eq!(out.len(), 2);
+    assert!(out.iter().any(|(_, frame)| frame[..6] == host_mac(0, 9) && frame[34..36] == [5, 1]));
+}
