@@ -16,6 +16,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 h1=sweepd_h1 r=sweepd_r h2=sweepd_h2
 dir=/run/sweepd-lab
 config=$dir/sweepd.toml
+cargo=${CARGO:-cargo}
 sweepd=${SWEEPD:-${CARGO_TARGET_DIR:-$root/target}/release/sweepd}
 
 die() {
@@ -42,7 +43,9 @@ prepare() {
 
 build() {
     if [ -z "${SWEEPD:-}" ]; then
-        (cd "$root" && cargo build --release --quiet --bin sweepd)
+        command -v "$cargo" >/dev/null ||
+            die "there is no $cargo; with rustup's, as root: sudo env PATH=\"\$PATH\" HOME=\"\$HOME\" scripts/lab.sh ..., or name a built sweepd: sudo env SWEEPD=target/release/sweepd scripts/lab.sh ..."
+        (cd "$root" && "$cargo" build --release --quiet --bin sweepd)
     fi
     [ -x "$sweepd" ] || die "there is no $sweepd; build it with cargo build --release"
 }

@@ -10,6 +10,7 @@ pub mod config;
 pub mod control;
 pub mod daemon;
 pub mod forward;
+pub mod plain;
 pub mod stats;
 pub mod tables;
 pub mod wire;

@@ -8,7 +8,7 @@ use std::{
 };
 
 const GOOD: &str =
-    "[[port]]\nname = \"wan\"\ndevice = \"xdp:eth0\"\n\n[[route]]\nto = \"0.0.0.0/0\"\nport = \"wan\"\n";
+    "[[port]]\nname = \"wan\"\ndevice = \"pipe:wan\"\n\n[[route]]\nto = \"0.0.0.0/0\"\nport = \"wan\"\n";
 
 fn sweepd(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_sweepd")).args(args).output().unwrap()
@@ -101,6 +101,19 @@ fn a_doubtful_file_is_good_with_a_warning() {
 }
 
 #[test]
+fn what_this_machine_lacks_is_a_warning_of_check() {
+    let text =
+        "[daemon]\ncpus = [4000]\nsocket_group = \"no-such-group\"\n[[port]]\ndevice = \"xdp:nosuch0\"\n";
+    let (code, out, err) = check(text);
+    assert_eq!((code, out.as_str()), (0, "FILE: ok, 1 port\n"), "{err}");
+    let lines: Vec<_> = err.lines().collect();
+    assert!(lines[0].starts_with("warning: FILE: daemon.cpus: there is no core 4000; "), "{err}");
+    assert!(lines[1].starts_with("warning: FILE: daemon.socket_group: there is no group"), "{err}");
+    assert!(lines[2].starts_with("warning: FILE: port.device: there is no interface \"nosuch0\""), "{err}");
+    assert_eq!(lines.len(), 3, "{err}");
+}
+
+#[test]
 fn a_bad_file_gives_a_line_for_every_error() {
     let (code, out, err) =
         check("[[port]]\nname = \"wan\"\nmut = 1500\n[[route]]\nto = \"10.0.0.1/8\"\nvia = \"x\"\n");
@@ -130,12 +143,16 @@ fn a_file_that_cannot_be_read_is_one_line_and_exit_code_2() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("none.toml");
     let below = dir.path().join("f/g");
+    // Nobody writes into it.
+    let fifo = dir.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     std::fs::write(dir.path().join("f"), "").unwrap();
     for (path, part) in [
         (missing.as_path(), "No such file or directory; write one, or name another with --config"),
         (dir.path(), "Is a directory; name a file with --config"),
         (below.as_path(), "Not a directory"),
-        (Path::new("/dev/null"), "missing; add at least one [[port]]"),
+        (Path::new("/dev/null"), "it is no regular file; name one with --config"),
+        (fifo.as_path(), "it is no regular file; name one with --config"),
     ] {
         for command in [&["check"][..], &["run"], &["replay", "--in", "wan=x"]] {
             let (code, out, err) = ran(&[command, &["--config", path.to_str().unwrap()]].concat());

@@ -1,18 +1,19 @@
-//! `sweepd check`: reads the configuration and opens nothing.
+//! `sweepd check`: reads the configuration, opens nothing, and looks whether this machine has what it
+//! names.
 
 use std::path::Path;
 
-use sweepd::config;
+use sweepd::{config, daemon::machine};
 
 use super::{Failure, complain, print};
 
-/// Says what is in the file, and what is doubtful about it.
+/// Says what is in the file, what is doubtful about it, and what of it this machine lacks.
 ///
 /// # Errors
 /// Everything that is wrong with it.
 pub fn check(path: &Path) -> Result<(), Failure> {
-    let config = config::load(path)?.refuse_unsupported()?;
-    for warning in &config.warnings {
+    let config = config::load_supported(path)?;
+    for warning in config.warnings.iter().chain(&machine::lacks(&config)) {
         complain(&format!("warning: {warning}"));
     }
     let parts = [

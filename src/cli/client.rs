@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Failure, reason};
+use super::Failure;
 
 /// The protocol's version.
 pub const VERSION: u64 = 1;
@@ -26,7 +26,7 @@ pub fn ask(runtime_dir: &Path, request: &Value) -> Result<Value, Failure> {
     let path = runtime_dir.join("control.sock");
     let stream = UnixStream::connect(&path).map_err(|e| no_daemon(&path, &e))?;
     let line = exchange(stream, request)
-        .map_err(|e| Failure::running(format!("{}: no answer: {}", path.display(), reason(&e))))?;
+        .map_err(|e| Failure::running(format!("{}: no answer: {e}", path.display())))?;
     read(&line).map_err(|failure| match failure {
         Refusal::Said(failure) => failure,
         Refusal::NoAnswer => {
@@ -45,7 +45,7 @@ fn no_daemon(path: &Path, error: &io::Error) -> Failure {
             )
         }
         io::ErrorKind::PermissionDenied => format!("{path}: permission denied; run as root"),
-        _ => format!("{path}: {}", reason(error)),
+        _ => format!("{path}: {error}"),
     };
     Failure::running(text)
 }

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use env_logger::{Builder, Env, Target};
 use log::{Level, Record};
+use sweepd::plain::plain;
 
 /// Starts logging, at `info` unless `RUST_LOG` says otherwise.
 pub fn start() {
@@ -13,7 +14,12 @@ pub fn start() {
     if std::env::var_os("JOURNAL_STREAM").is_some() {
         builder.format(|out, record| writeln!(out, "{}", journal_line(record)));
     } else {
-        builder.format_target(false).format_timestamp_millis();
+        builder.format(|out, record| {
+            let (time, level) = (out.timestamp_millis(), record.level());
+            let style = out.default_level_style(level);
+            let text = record.args().to_string();
+            writeln!(out, "[{time} {style}{level:<5}{style:#}] {}", plain(&text))
+        });
     }
     // A second start, in a test, changes nothing.
     let _ = builder.try_init();
@@ -27,7 +33,7 @@ fn journal_line(record: &Record<'_>) -> String {
         Level::Info => 6,
         Level::Debug | Level::Trace => 7,
     };
-    format!("<{priority}>{}", record.args())
+    format!("<{priority}>{}", plain(&record.args().to_string()))
 }
 
 #[cfg(test)]
@@ -38,5 +44,11 @@ mod tests {
     fn a_line_for_the_journal_begins_with_its_priority() {
         let record = Record::builder().level(Level::Warn).args(format_args!("port wan is down")).build();
         assert_eq!(journal_line(&record), "<4>port wan is down");
+        let error = std::io::Error::from_raw_os_error(libc::ENOENT);
+        let args = format_args!("{error}; restart");
+        assert_eq!(
+            journal_line(&Record::builder().level(Level::Error).args(args).build()),
+            "<3>No such file or directory; restart"
+        );
     }
 }

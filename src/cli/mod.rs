@@ -12,6 +12,7 @@ use clap::{CommandFactory, FromArgMatches};
 use sweepd::{
     config::{self, Config, ConfigErrors},
     daemon::DaemonError,
+    plain::plain,
 };
 
 mod args;
@@ -94,7 +95,7 @@ fn dispatch(args: &Args) -> Result<(), Failure> {
 /// The configuration, all of it built in; starts logging, and logs the warnings.
 fn load(args: &Args) -> Result<Config, Failure> {
     logging::start();
-    let config = config::load(&args.config)?.refuse_unsupported()?;
+    let config = config::load_supported(&args.config)?;
     for warning in &config.warnings {
         log::warn!("{warning}");
     }
@@ -142,7 +143,7 @@ fn one_line(text: &str) -> String {
 /// Writes a line to standard error.
 fn complain(line: &str) {
     // If nobody takes errors, there is nobody to tell.
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", plain(line));
 }
 
 /// Writes to standard output.
@@ -162,14 +163,8 @@ fn print_live(text: &str) -> Result<bool, Failure> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(e) => Err(Failure::running(format!("cannot write to standard output: {}", reason(&e)))),
+        Err(e) => Err(Failure::running(format!("cannot write to standard output: {e}"))),
     }
-}
-
-/// An error of the system's in words, without its number.
-fn reason(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::{thread, time::Instant};
 
 use crossbeam_channel::{Receiver, unbounded};
 use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM},
+    consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2},
     iterator::Signals as Iterator,
 };
 
@@ -32,11 +32,16 @@ impl Signals {
     /// When there can be no more threads or descriptors.
     pub fn new() -> Result<Self, Failure> {
         let cannot = |e| Failure::running(format!("cannot listen to signals: {e}"));
-        let mut signals = Iterator::new([SIGHUP, SIGINT, SIGTERM]).map_err(cannot)?;
+        let mut signals = Iterator::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2]).map_err(cannot)?;
         let (to, wishes) = unbounded();
         let listen = move || {
             for signal in signals.forever() {
-                let wish = if signal == SIGHUP { Wish::Reload } else { Wish::End };
+                let wish = match signal {
+                    SIGHUP => Wish::Reload,
+                    // Sent by mistake, to ask for what other daemons do then. Without this they kill.
+                    SIGUSR1 | SIGUSR2 => continue,
+                    _ => Wish::End,
+                };
                 if to.send(wish).is_err() {
                     break;
                 }

@@ -119,9 +119,23 @@ impl Refusals<'_> {
 }
 
 fn refused_of_daemon(old: &Daemon, new: &Daemon, refusals: &mut Refusals<'_>) {
-    let Daemon { cpus, runtime_dir, user, metrics, on_exit, idle, icmp: _, source_routes: _ } = new;
+    let Daemon {
+        cpus,
+        runtime_dir,
+        socket_owner,
+        socket_group,
+        user,
+        metrics,
+        on_exit,
+        idle,
+        icmp: _,
+        source_routes: _,
+    } = new;
     refusals.unless("daemon.cpus", old.cpus == *cpus, "restart to change the workers' cores");
     refusals.unless("daemon.runtime_dir", old.runtime_dir == *runtime_dir, "restart to change the directory");
+    let message = "restart to change whose the control socket is";
+    refusals.unless("daemon.socket_owner", old.socket_owner == *socket_owner, message);
+    refusals.unless("daemon.socket_group", old.socket_group == *socket_group, message);
     refusals.unless("daemon.user", old.user == *user, "restart to change the user");
     refusals.unless("daemon.metrics", old.metrics == *metrics, "restart to change where metrics are served");
     refusals.unless("daemon.on_exit", old.on_exit == *on_exit, "restart to change what happens at the end");

@@ -29,6 +29,10 @@ pub struct Daemon {
     pub cpus: Option<Vec<usize>>,
     /// Where the control socket and the counters are; absolute.
     pub runtime_dir: PathBuf,
+    /// The user whose the control socket is, by name or number; `None`: the daemon's.
+    pub socket_owner: Option<String>,
+    /// The group that may use the control socket too, by name or number; `None`: the owner alone.
+    pub socket_group: Option<String>,
     /// The user to become once the ports are open.
     pub user: Option<String>,
     /// Where to serve OpenMetrics.
@@ -48,6 +52,8 @@ impl Default for Daemon {
         Self {
             cpus: None,
             runtime_dir: RUNTIME_DIR.into(),
+            socket_owner: None,
+            socket_group: None,
             user: None,
             metrics: None,
             on_exit: OnExit::Forward,
@@ -101,10 +107,9 @@ pub(super) fn read_daemon(
     if let Some(cpus) = &cpus {
         refuse_twice(problems, &section.path("cpus"), cpus);
     }
-    let user = section.read(problems, "user", |v| match value::text(v)? {
-        name if value::is_name(name, 32) || name.starts_with('_') => Ok(name.to_owned()),
-        name => Err(format!("{name:?} is no user's name; write one that `id` knows")),
-    });
+    let socket_owner = section.read(problems, "socket_owner", |v| account(v, "user"));
+    let socket_group = section.read(problems, "socket_group", |v| account(v, "group"));
+    let user = section.read(problems, "user", |v| account(v, "user"));
     let metrics = section.read(problems, "metrics", value::socket_address);
     let words = [("forward", OnExit::Forward), ("drop", OnExit::Drop)];
     let on_exit = section.read(problems, "on_exit", |v| value::choice(v, &words));
@@ -129,6 +134,8 @@ pub(super) fn read_daemon(
     let daemon = Daemon {
         cpus: cpus.map(|cpus| cpus.iter().filter_map(|cpu| usize::try_from(cpu.value).ok()).collect()),
         runtime_dir,
+        socket_owner: socket_owner.map(|placed| placed.value),
+        socket_group: socket_group.map(|placed| placed.value),
         user: user.map(|placed| placed.value),
         metrics: metrics.map(|placed| placed.value),
         on_exit: on_exit.unwrap_or(OnExit::Forward),
@@ -143,6 +150,18 @@ pub(super) fn read_daemon(
 fn read_count(section: &Reader<'_>, problems: &mut Problems<'_>, key: &str) -> Option<u32> {
     let count = section.read(problems, key, |v| value::integer(v, 0..=1_000_000))?;
     u32::try_from(count.value).ok()
+}
+
+/// The name or the number of a user or a group.
+fn account(value: &DeValue<'_>, what: &str) -> Result<String, String> {
+    match value::text(value)? {
+        name if value::is_name(name, 32) || value::is_name(name.trim_start_matches('_'), 31) => {
+            Ok(name.into())
+        }
+        name => {
+            Err(format!("{name:?} is no {what}'s name; write one that this machine knows, or its number"))
+        }
+    }
 }
 
 /// Reads `daemon.runtime_dir` alone.

@@ -2,7 +2,7 @@
 //!
 //! [`load`] reads a file and opens nothing else. Everything that is wrong is reported at once,
 //! each error with its file, line and key, and with what to do about it. What the program cannot
-//! do yet is read and checked like the rest and refused by [`Config::refuse_unsupported`].
+//! do yet is read and checked like the rest, and refused by [`load_supported`].
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -17,6 +17,7 @@ use std::{
     fs::File,
     hash::{DefaultHasher, Hash, Hasher},
     io::Read,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -65,6 +66,8 @@ pub const DEFAULT_FILE: &str = "/etc/sweepd.toml";
 #[cfg(target_os = "freebsd")]
 pub const DEFAULT_FILE: &str = "/usr/local/etc/sweepd.toml";
 
+use crate::plain::plain;
+
 /// Longest file in bytes that is read; a million routes need less.
 const LONGEST: u64 = 256 << 20;
 
@@ -106,15 +109,6 @@ impl Config {
     pub fn unsupported(&self) -> Vec<Problem> {
         self.uses.among(NOT_YET)
     }
-
-    /// The configuration itself, if all of it is built in.
-    ///
-    /// # Errors
-    /// One for each use of what is not.
-    pub fn refuse_unsupported(self) -> Result<Self, ConfigErrors> {
-        let refused = self.unsupported();
-        if refused.is_empty() { Ok(self) } else { Err(ConfigErrors(refused)) }
-    }
 }
 
 /// Reads and checks the configuration file at `path`. Opens nothing that it names.
@@ -124,6 +118,14 @@ impl Config {
 pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
     let name = path.display().to_string();
     parse(&read(path)?, &name)
+}
+
+/// As [`load`], and what is not built in yet is an error like all others.
+///
+/// # Errors
+/// As for [`load`], and one for each use of what is not built in.
+pub fn load_supported(path: &Path) -> Result<Config, ConfigErrors> {
+    parse_supported(&read(path)?, &path.display().to_string())
 }
 
 /// A number that tells one text from another, within one run of the program.
@@ -146,11 +148,32 @@ pub fn read(path: &Path) -> Result<String, ConfigErrors> {
 /// # Errors
 /// Everything that is wrong; of a text that is not TOML, the first thing.
 pub fn parse(text: &str, name: &str) -> Result<Config, ConfigErrors> {
+    parse_without(text, name, &[])
+}
+
+/// As [`parse`], and what is not built in yet is an error like all others.
+///
+/// # Errors
+/// As for [`parse`], and one for each use of what is not built in.
+pub fn parse_supported(text: &str, name: &str) -> Result<Config, ConfigErrors> {
+    parse_without(text, name, NOT_YET)
+}
+
+/// Reads and checks a configuration; of the features, those in `refused` are errors.
+fn parse_without(text: &str, name: &str, refused: &[Feature]) -> Result<Config, ConfigErrors> {
     let root = syntax(text, name)?;
     let mut problems = Problems::new(name, text);
     let config = read_all(root.get_ref(), name, &mut problems);
-    let warnings = problems.finish()?;
-    Ok(Config { warnings, digest: digest(text), ..config })
+    let unsupported = config.uses.among(refused);
+    match problems.finish() {
+        Ok(warnings) if unsupported.is_empty() => Ok(Config { warnings, digest: digest(text), ..config }),
+        Ok(_) => Err(ConfigErrors(unsupported)),
+        Err(ConfigErrors(mut errors)) => {
+            errors.extend(unsupported);
+            errors.sort_by_key(|error| (error.line, error.column));
+            Err(ConfigErrors(errors))
+        }
+    }
 }
 
 /// The `runtime_dir` of the configuration file at `path`: where the daemon's files are. The rest
@@ -179,13 +202,18 @@ fn read_file(path: &Path, name: &str) -> Result<String, ConfigErrors> {
             std::io::ErrorKind::IsADirectory => "; name a file with --config",
             _ => "",
         };
-        // Without " (os error 2)", which helps nobody.
-        let text = e.to_string();
-        let text = text.split(" (os error").next().unwrap_or_default();
-        Problem::of_file(name, format!("cannot read: {text}{hint}"))
+        Problem::of_file(name, plain(&format!("cannot read: {e}{hint}")))
     };
+    // A FIFO without a writer would not even be opened otherwise.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
+    let kind = file.metadata().map_err(failed)?.file_type();
+    if !kind.is_file() && !kind.is_dir() {
+        return Err(
+            Problem::of_file(name, "cannot read: it is no regular file; name one with --config").into()
+        );
+    }
     let mut bytes = Vec::new();
-    File::open(path).and_then(|f| f.take(LONGEST + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > LONGEST {
         let message = format!("longer than {} MiB; that is no configuration", LONGEST >> 20);
         return Err(Problem::of_file(name, message).into());

@@ -19,6 +19,8 @@ pub const DAEMON: Section = Section {
     keys: &[
         "cpus",
         "runtime_dir",
+        "socket_owner",
+        "socket_group",
         "user",
         "metrics",
         "on_exit",

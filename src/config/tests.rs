@@ -16,6 +16,8 @@ const FULL: &str = r#"
 [daemon]
 cpus = [1, 2, 3]
 runtime_dir = "/var/run/sweepd"
+socket_owner = "root"
+socket_group = "_sweepd"
 user = "sweepd"
 metrics = "127.0.0.1:9188"
 on_exit = "drop"
@@ -121,6 +123,8 @@ fn every_key_of_the_schema_has_the_value_that_the_file_gives() {
         Daemon {
             cpus: Some(vec![1, 2, 3]),
             runtime_dir: "/var/run/sweepd".into(),
+            socket_owner: Some("root".into()),
+            socket_group: Some("_sweepd".into()),
             user: Some("sweepd".into()),
             metrics: Some("127.0.0.1:9188".parse().unwrap()),
             on_exit: OnExit::Drop,
@@ -253,15 +257,23 @@ fn what_is_not_built_in_is_refused_by_line_and_key() {
     assert_eq!(
         refused,
         [
-            "f:5: daemon.user: is not supported yet; remove it",
-            "f:7: daemon.on_exit: is not supported yet; remove it",
-            "f:23: port.vlans: is not supported yet; remove it",
-            "f:57: acl: is not supported yet; remove it",
-            "f:70: masquerade: is not supported yet; remove it",
-            "f:80: forward_port: is not supported yet; remove it",
+            "f:7: daemon.user: is not supported yet; remove it",
+            "f:9: daemon.on_exit: is not supported yet; remove it",
+            "f:25: port.vlans: is not supported yet; remove it",
+            "f:59: acl: is not supported yet; remove it",
+            "f:72: masquerade: is not supported yet; remove it",
+            "f:82: forward_port: is not supported yet; remove it",
         ]
     );
-    assert!(parse(FULL, "f").unwrap().refuse_unsupported().is_err());
+    assert!(parse_supported(FULL, "f").is_err());
+}
+
+#[test]
+fn what_is_not_built_in_is_reported_together_with_what_is_wrong() {
+    let text = "[daemon]\nuser = \"a\"\n[[port]]\nname = \"a\"\nmtu = 1\nvlans = [7]\n";
+    let refused = parse_without(text, "f", &[Feature::User, Feature::Vlans]).unwrap_err();
+    let lines: Vec<_> = refused.0.iter().map(|problem| (problem.line, problem.key.as_str())).collect();
+    assert_eq!(lines, [(2, "daemon.user"), (5, "port.mtu"), (6, "port.vlans")]);
 }
 
 #[test]

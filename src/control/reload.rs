@@ -253,8 +253,7 @@ impl Work {
         self.content = text.as_ref().ok().map(|text| config::digest(text));
         let name = self.path.display().to_string();
         let new = text
-            .and_then(|text| config::parse(&text, &name))
-            .and_then(Config::refuse_unsupported)
+            .and_then(|text| config::parse_supported(&text, &name))
             .and_then(|new| new.replacing(&self.running));
         let new = match new {
             Ok(new) => new,

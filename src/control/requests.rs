@@ -12,7 +12,7 @@ use super::{
     reload::{Outcome, Reloads, Trigger},
     show::{self, Cursor},
 };
-use crate::stats::file::StatsFile;
+use crate::{plain::plain, stats::file::StatsFile};
 
 /// The protocol's version.
 const VERSION: u64 = 1;
@@ -79,15 +79,15 @@ fn reloaded(outcome: Outcome) -> String {
     match outcome {
         Outcome::Done { warnings } => accept(&json!({ "warnings": warnings })),
         Outcome::Refused { errors, configuration } => {
-            let error = errors.join("\n");
+            let error = plain(&errors.join("\n")).into_owned();
             json!({ "version": VERSION, "ok": false, "error": error, "configuration": configuration })
                 .to_string()
         }
     }
 }
 
-fn refuse(error: impl Into<String>) -> String {
-    json!({ "version": VERSION, "ok": false, "error": error.into() }).to_string()
+fn refuse(error: impl AsRef<str>) -> String {
+    json!({ "version": VERSION, "ok": false, "error": plain(error.as_ref()) }).to_string()
 }
 
 /// The refusal of a line that is longer than allowed.

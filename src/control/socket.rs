@@ -17,7 +17,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    unistd::{Gid, Uid, chown},
+};
 
 use super::{
     requests::{self, Answer, Answerer, Later},
@@ -46,6 +49,17 @@ pub enum SocketError {
     /// Something else has its name.
     #[error("{0}: is in the way and no socket; remove it")]
     InTheWay(PathBuf),
+    /// It cannot be given to whom the configuration names.
+    #[error(
+        "{path}: cannot give the control socket to its owner or group ({source}); run as root, or leave out \
+         [daemon] socket_owner and socket_group"
+    )]
+    Owner {
+        /// The socket's path.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
     /// The system refuses.
     #[error("{path}: cannot make the control socket ({source}); run as root, or set [daemon] runtime_dir")]
     Io {
@@ -64,6 +78,22 @@ pub struct ControlSocket {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Who may use the socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Access {
+    /// Its owner; none: who the daemon runs as.
+    pub owner: Option<Uid>,
+    /// The group that may use it too.
+    pub group: Option<Gid>,
+}
+
+impl Access {
+    /// The socket's mode: for the owner, and for the group if there is one.
+    fn mode(self) -> u32 {
+        if self.group.is_some() { 0o660 } else { 0o600 }
+    }
+}
+
 /// A listening socket under its name, not served yet.
 pub struct Bound {
     path: PathBuf,
@@ -72,11 +102,12 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Makes the socket at `path`, for the owner alone. What a killed daemon left is replaced.
+    /// Makes the socket at `path`, for those whom `access` names. What a killed daemon left is
+    /// replaced.
     ///
     /// # Errors
     /// [`SocketError`].
-    pub fn new(path: &Path) -> Result<Self, SocketError> {
+    pub fn new(path: &Path, access: Access) -> Result<Self, SocketError> {
         let failed = |source| SocketError::Io { path: path.to_owned(), source };
         match fs::symlink_metadata(path) {
             Ok(metadata) if !metadata.file_type().is_socket() => {
@@ -85,15 +116,24 @@ impl Bound {
             Ok(_) if UnixStream::connect(path).is_ok() => return Err(SocketError::Running(path.to_owned())),
             _ => {}
         }
-        // Under another name until only the owner can use it.
+        // Under another name until it is theirs and nobody else's.
         let new = path.with_extension(format!("{}.new", std::process::id()));
         let _ = fs::remove_file(&new);
         let listener = UnixListener::bind(&new).map_err(failed)?;
-        let made = listener
+        // The mode first: of what is another's, only a privilege more could change it.
+        let given = listener
             .set_nonblocking(true)
-            .and_then(|()| fs::set_permissions(&new, fs::Permissions::from_mode(0o600)))
-            .and_then(|()| fs::rename(&new, path))
-            .and_then(|()| fs::symlink_metadata(path));
+            .and_then(|()| fs::set_permissions(&new, fs::Permissions::from_mode(access.mode())))
+            .map_err(failed)
+            .and_then(|()| {
+                chown(&new, access.owner, access.group)
+                    .map_err(|e| SocketError::Owner { path: path.to_owned(), source: e.into() })
+            });
+        if let Err(e) = given {
+            let _ = fs::remove_file(&new);
+            return Err(e);
+        }
+        let made = fs::rename(&new, path).and_then(|()| fs::symlink_metadata(path));
         match made {
             Ok(metadata) => Ok(Self {
                 path: path.to_owned(),

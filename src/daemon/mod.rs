@@ -31,7 +31,7 @@ use crate::{
         requests::Answerer,
         rib::PortSpec,
         setup,
-        socket::{Bound, CONTROL_SOCKET, ControlSocket, SocketError},
+        socket::{Access, Bound, CONTROL_SOCKET, ControlSocket, SocketError},
     },
     forward::{
         assembly::{Assembly, assemble, default_workers},
@@ -49,6 +49,7 @@ use crate::{
     tables::{Tables, publish::Publisher},
 };
 
+pub mod machine;
 pub mod threads;
 
 /// The TUN device by which a worker hands packets up to the host's stack.
@@ -85,12 +86,20 @@ pub enum DaemonError {
         source: io::Error,
     },
     /// `[daemon] cpus` names a core that is not there.
-    #[error("daemon.cpus: there is no core {core}; this machine has cores 0 to {last}")]
+    #[error("daemon.cpus: {}", machine::no_core(*core, *cores))]
     NoCore {
         /// The core named.
         core: usize,
-        /// The last that there is.
-        last: usize,
+        /// How many there are.
+        cores: usize,
+    },
+    /// `[daemon] socket_owner` or `socket_group` names nobody.
+    #[error("daemon.{key}: {reason}")]
+    NoAccount {
+        /// The key.
+        key: &'static str,
+        /// What is not there.
+        reason: String,
     },
     /// No memory, threads or descriptors.
     #[error("cannot start: {0}")]
@@ -100,7 +109,7 @@ pub enum DaemonError {
 impl DaemonError {
     /// The exit code that goes with it.
     pub fn exit_code(&self) -> u8 {
-        if matches!(self, Self::NoCore { .. }) { 2 } else { 1 }
+        if matches!(self, Self::NoCore { .. } | Self::NoAccount { .. }) { 2 } else { 1 }
     }
 }
 
@@ -143,7 +152,7 @@ impl Daemon {
         file: Option<&Path>,
     ) -> Result<Self, DaemonError> {
         let available = std::thread::available_parallelism().map_or(1, |n| n.get());
-        check_cores(config, core_count())?;
+        check_cores(config, machine::core_count())?;
         let socket = open_socket(config, counters)?;
         let listening = open_metrics(config, counters)?;
         let ports = open_ports(config)?;
@@ -278,14 +287,7 @@ impl Daemon {
 
 fn check_cores(config: &Config, cores: usize) -> Result<(), DaemonError> {
     let missing = config.daemon.cpus.iter().flatten().copied().find(|&core| core >= cores);
-    missing.map_or(Ok(()), |core| Err(DaemonError::NoCore { core, last: cores - 1 }))
-}
-
-/// Cores that the machine has, whether this process may use them or not.
-fn core_count() -> usize {
-    // SAFETY: takes a number, gives a number. (The crate nix has no name for it on FreeBSD.)
-    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
-    usize::try_from(count).unwrap_or(1).max(1)
+    missing.map_or(Ok(()), |core| Err(DaemonError::NoCore { core, cores }))
 }
 
 fn open_ports(config: &Config) -> Result<Vec<Port>, DaemonError> {
@@ -313,8 +315,19 @@ fn open_socket(config: &Config, counters: Counters) -> Result<Option<Bound>, Dae
     if counters == Counters::Memory {
         return Ok(None);
     }
+    let access = access(config)?;
     make_runtime_dir(&config.daemon.runtime_dir)?;
-    Ok(Some(Bound::new(&config.daemon.runtime_dir.join(CONTROL_SOCKET))?))
+    Ok(Some(Bound::new(&config.daemon.runtime_dir.join(CONTROL_SOCKET), access)?))
+}
+
+/// Who may use the control socket, by the configuration.
+fn access(config: &Config) -> Result<Access, DaemonError> {
+    let wrong = |key| move |reason| DaemonError::NoAccount { key, reason };
+    let (owner, group) = (config.daemon.socket_owner.as_deref(), config.daemon.socket_group.as_deref());
+    Ok(Access {
+        owner: owner.map(machine::user).transpose().map_err(wrong("socket_owner"))?,
+        group: group.map(machine::group).transpose().map_err(wrong("socket_group"))?,
+    })
 }
 
 /// Takes the address for metrics, before any port is touched as well.

@@ -64,11 +64,13 @@ fn addresses_that_go_are_no_longer_the_hosts() {
 }
 
 #[test]
-fn a_hangup_changes_nothing() {
+fn a_hangup_changes_nothing_and_user_signals_neither() {
     needs_lab!();
     let lab = Lab::new(2);
     let mut router = lab.start();
-    router.signal(Signal::SIGHUP);
+    for signal in [Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2] {
+        router.signal(signal);
+    }
     lab.host(1, "ping -c 3 -i 0.2 -W 2 10.0.2.2").ok();
     assert!(router.is_running());
     router.stop();

@@ -91,7 +91,18 @@ pub(super) const BAD: &[(&str, &str)] = &[
         "+[daemon]\nmetrics = \"localhost:9188\"",
         "f:8: daemon.metrics: \"localhost:9188\" is not an address with a port; write an address and a port, as \"127.0.0.1:9188\" or \"[::1]:9188\"",
     ),
-    ("+[daemon]\nuser = \"a b\"", "f:8: daemon.user: \"a b\" is no user's name; write one that `id` knows"),
+    (
+        "+[daemon]\nsocket_owner = \"\"",
+        "f:8: daemon.socket_owner: \"\" is no user's name; write one that this machine knows, or its number",
+    ),
+    (
+        "+[daemon]\nsocket_group = \"a:b\"",
+        "f:8: daemon.socket_group: \"a:b\" is no group's name; write one that this machine knows, or its number",
+    ),
+    (
+        "+[daemon]\nuser = \"a b\"",
+        "f:8: daemon.user: \"a b\" is no user's name; write one that this machine knows, or its number",
+    ),
     ("+[kernel]\nroutes = 1", "f:8: kernel.routes: found integer; write true or false"),
     ("+[[route]]\nvia = \"10.0.0.9\"", "f:7: route.to: missing; add to = \"0.0.0.0/0\""),
     (

@@ -70,7 +70,7 @@ fn rig(routes: u32) -> Rig {
     let (publisher, _) = Publisher::try_new(Tables::new, 0).unwrap();
     let keeper = Keeper::start(config, publisher, unbounded().1, Vec::new(), unbounded().0).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let bound = Bound::new(&dir.path().join(CONTROL_SOCKET)).unwrap();
+    let bound = Bound::new(&dir.path().join(CONTROL_SOCKET), Access::default()).unwrap();
     let comparison = Comparison::start(keeper.queries()).unwrap();
     let differ = comparison.differ();
     let socket = bound.serve(Answerer { queries: keeper.queries(), stats, reloads: None, differ }).unwrap();
@@ -252,7 +252,7 @@ fn only_the_owner_may_connect_and_a_living_daemon_is_not_disturbed() {
     let mut rig = rig(0);
     let mode = fs::metadata(rig.path()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    assert!(matches!(Bound::new(&rig.path()), Err(SocketError::Running(_))));
+    assert!(matches!(Bound::new(&rig.path(), Access::default()), Err(SocketError::Running(_))));
     assert_eq!(rig.show("tables")["fib6_prefixes"], 4);
     assert_eq!(rig.socket.as_ref().unwrap().path(), rig.path());
     drop(rig.socket.take());
@@ -265,11 +265,11 @@ fn a_dead_daemons_socket_is_replaced() {
     let path = dir.path().join(CONTROL_SOCKET);
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
-    let bound = Bound::new(&path).unwrap();
+    let bound = Bound::new(&path, Access::default()).unwrap();
     assert!(UnixStream::connect(&path).is_ok());
     drop(bound);
     fs::write(&path, "precious").unwrap();
-    assert!(matches!(Bound::new(&path), Err(SocketError::InTheWay(_))));
+    assert!(matches!(Bound::new(&path, Access::default()), Err(SocketError::InTheWay(_))));
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
 }
 
@@ -290,4 +290,28 @@ fn what_takes_its_time_keeps_the_order_and_holds_up_nobody_else() {
     assert_eq!(next()["data"], serde_json::json!([]));
     assert!(next()["data"]["generation"].is_u64());
     assert_eq!(next()["data"], serde_json::json!([]));
+}
+
+#[test]
+fn the_socket_is_given_to_whom_the_configuration_names() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(CONTROL_SOCKET);
+    let shape = |access| {
+        let bound = Bound::new(&path, access).unwrap();
+        let metadata = fs::symlink_metadata(&path).unwrap();
+        drop(bound);
+        (metadata.uid(), metadata.gid(), metadata.mode() & 0o7777)
+    };
+    let (me, my_group) = (nix::unistd::geteuid(), nix::unistd::getegid());
+    assert_eq!(shape(Access::default()), (me.as_raw(), my_group.as_raw(), 0o600));
+    let mine = Access { owner: Some(me), group: Some(my_group) };
+    assert_eq!(shape(mine), (me.as_raw(), my_group.as_raw(), 0o660));
+    let others = Access { owner: Some(Uid::from_raw(7)), group: Some(Gid::from_raw(8)) };
+    if me.is_root() {
+        assert_eq!(shape(others), (7, 8, 0o660));
+    } else {
+        assert!(matches!(Bound::new(&path, others), Err(SocketError::Owner { .. })));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "something is left behind");
+    }
 }
