@@ -173,6 +173,7 @@ step format formatted
 step lint linted
 step freebsd freebsd
 step docs documented
+step tables scripts/tables.sh
 step tests tested
 step loom modelled
 step frame fuzzed frame

@@ -12,9 +12,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ipnet::{Ipv4Net, Ipv6Net};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
+};
+use sweepd::tables::{
+    NextHopId,
+    prefixes::{Prefixes4, Prefixes6},
+    recorded, synthetic,
 };
 
 /// Longest wait for anything, on a busy machine.
@@ -56,18 +62,31 @@ impl Router {
             router.ip(&format!("addr add {net}.1/24 dev {port}"));
         }
         router.write("");
-        let log = File::create(router.log_file()).unwrap();
+        router.restart();
+        router
+    }
+
+    /// Starts the daemon, after an end of the one that runs.
+    fn restart(&mut self) {
+        self.end();
+        let log = File::create(self.log_file()).unwrap();
         // `ip netns exec` becomes the command: the process is the daemon itself.
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &router.name, env!("CARGO_BIN_EXE_sweepd"), "run", "--config"]);
-        command.arg(router.file()).env_remove("JOURNAL_STREAM").stderr(log);
-        router.child = Some(command.spawn().unwrap());
+        command.args(["netns", "exec", &self.name, env!("CARGO_BIN_EXE_sweepd"), "run", "--config"]);
+        command.arg(self.file()).env_remove("JOURNAL_STREAM").stderr(log);
+        self.child = Some(command.spawn().unwrap());
         let start = Instant::now();
-        while !router.sweepd(&["show", "tables"]).0 {
-            assert!(start.elapsed() < LONG, "it does not start:\n{}", router.log());
+        while !self.sweepd(&["show", "tables"]).0 {
+            assert!(start.elapsed() < LONG, "it does not start:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(50));
         }
-        router
+    }
+
+    fn end(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 
     fn ip(&self, arguments: &str) {
@@ -136,18 +155,30 @@ impl Router {
     }
 
     fn prefixes(&self) -> u64 {
+        self.tables("fib4_prefixes")
+    }
+
+    /// A number that `show tables` gives.
+    fn tables(&self, key: &str) -> u64 {
         let (_, text) = self.sweepd(&["show", "tables", "--json"]);
         let tables: serde_json::Value = serde_json::from_str(&text).unwrap();
-        tables["fib4_prefixes"].as_u64().unwrap()
+        tables[key].as_u64().unwrap()
+    }
+
+    /// The daemon's memory in bytes: now, and the most that it ever was.
+    fn memory(&self) -> [u64; 2] {
+        let path = format!("/proc/{}/status", self.child.as_ref().unwrap().id());
+        let text = std::fs::read_to_string(path).unwrap();
+        ["VmRSS:", "VmHWM:"].map(|key| {
+            let line = text.lines().find(|line| line.starts_with(key)).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+        })
     }
 }
 
 impl Drop for Router {
     fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.end();
         let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
     }
 }
@@ -232,4 +263,92 @@ fn another_table_of_the_kernels_is_followed_after_a_reload() {
     assert!(router.sweepd(&["reload"]).0, "{}", router.log());
     assert_eq!((way("192.0.2.1"), way("198.51.100.1"), way("100.64.0.1")), (main.clone(), main, None));
     router.wait_for_agreement();
+}
+
+/// Next hops of the full tables.
+const NEXT_HOPS: NextHopId = 64;
+
+/// The tables that `scripts/tables.sh` has fetched, or made-up ones of their size; says which.
+fn full_tables() -> (Prefixes4, Prefixes6) {
+    let dir = PathBuf::from(concat!(env!("CARGO_TARGET_TMPDIR"), "/../tables"));
+    let v4 = dir.join("ipv4.csv");
+    let v4 = if v4.exists() {
+        recorded::ipv4(&v4, NEXT_HOPS).unwrap()
+    } else {
+        eprintln!(
+            "skipped: the real IPv4 table, which scripts/tables.sh fetches; a made-up one stands for it"
+        );
+        synthetic::ipv4(886_117, NEXT_HOPS, 1)
+    };
+    let v6 = dir.join("ipv6.csv");
+    let v6 = if v6.exists() {
+        recorded::ipv6(&v6, NEXT_HOPS).unwrap()
+    } else {
+        eprintln!(
+            "skipped: the real IPv6 table, which scripts/tables.sh fetches; a made-up one stands for it"
+        );
+        synthetic::ipv6(230_000, NEXT_HOPS, 1)
+    };
+    (v4, v6)
+}
+
+/// What `ip -batch` reads to set these routes.
+fn lines(v4: &Prefixes4, v6: &Prefixes6) -> String {
+    let mut lines = String::new();
+    for (address, length, hop) in v4.iter() {
+        let net = Ipv4Net::new(address.into(), length).unwrap();
+        let via = ["203.0.113", "10.0.0"][usize::from(hop) % 2];
+        writeln!(lines, "route add {net} via {via}.{}", 2 + hop).unwrap();
+    }
+    for (address, length, hop) in v6.iter() {
+        let net = Ipv6Net::new(address.into(), length).unwrap();
+        writeln!(
+            lines,
+            "route add {net} via fe80::{:x} dev {}",
+            2 + hop,
+            ["wan", "lan"][usize::from(hop) % 2]
+        )
+        .unwrap();
+    }
+    lines
+}
+
+#[test]
+fn a_full_table_is_followed_to_the_last_prefix_in_little_memory() {
+    if !is_possible() {
+        return;
+    }
+    let (v4, v6) = full_tables();
+    let router = Router::start("full");
+    router.wait_for_agreement();
+    let [few4, few6] = ["fib4_prefixes", "fib6_prefixes"].map(|key| router.tables(key));
+    let start = Instant::now();
+    router.batch(&lines(&v4, &v6));
+    let loaded = start.elapsed();
+    router.wait_for_agreement();
+    let [rss, most] = router.memory();
+    let pair = 2 * router.tables("fib4_bytes");
+    println!(
+        "{} + {} prefixes: loaded in {loaded:.1?}, all agreed after {:.1?}; IPv4 FIB pair {:.1} MB, \
+         resident {:.0} MB, at most {:.0} MB",
+        v4.len(),
+        v6.len(),
+        start.elapsed(),
+        pair as f64 / 1e6,
+        rss as f64 / 1e6,
+        most as f64 / 1e6
+    );
+    // What a kernel does not take, such as a route to 240/4, is in neither.
+    let [full4, full6] = ["fib4_prefixes", "fib6_prefixes"].map(|key| router.tables(key));
+    assert!(full4 - few4 > v4.len() as u64 * 99 / 100, "{full4} of {}", v4.len());
+    assert!(full6 - few6 > v6.len() as u64 * 99 / 100, "{full6} of {}", v6.len());
+    assert!(pair <= 12_000_000, "{pair} bytes");
+    assert!(most <= 400_000_000, "{most} bytes");
+    // The same from what the kernel lists to a daemon that starts.
+    let mut router = router;
+    router.restart();
+    router.wait_for_agreement();
+    assert_eq!([full4, full6], ["fib4_prefixes", "fib6_prefixes"].map(|key| router.tables(key)));
+    let [_, most] = router.memory();
+    assert!(most <= 400_000_000, "{most} bytes");
 }

@@ -14,7 +14,8 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use super::kernel::{Follow, Index, KernelCommands, KernelSource, Open, Parts, Report};
 
 /// Batches that may wait for the keeper; then the kernel's queue fills, and in the end overruns.
-const WAITING: usize = 256;
+/// A batch of a listing has some thousand routes, of 200 bytes each.
+const WAITING: usize = 128;
 /// Shortest time between two complaints about the neighbour table.
 const COMPLAIN: Duration = Duration::from_secs(60);
 

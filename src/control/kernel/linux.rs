@@ -32,8 +32,11 @@ use super::{
 const RECEIVE_BUFFER: usize = 64 << 20;
 /// Room for one datagram of the kernel's, in bytes; its listings use 32 KiB.
 const DATAGRAM: usize = 256 << 10;
-/// Datagrams read from one socket before the other gets its turn.
+/// News (one in each datagram) that are read before a listing gets its turn.
 const TURN: usize = 64;
+/// Datagrams of a listing, of some 500 routes each, that are read before news get their turn. All
+/// that is read waits in memory for the keeper; what is not, waits in the kernel's own tables.
+const LISTING_TURN: usize = 2;
 /// Interrupted listings in a row before an incomplete one is passed on.
 const TRIES: u32 = 5;
 /// Wait before a listing is tried again.
@@ -258,7 +261,7 @@ impl LinuxSource {
 
     /// Reads the answers to the request under way.
     fn read_listings(&mut self, out: &mut Vec<Report>) -> io::Result<()> {
-        for _ in 0..TURN {
+        for _ in 0..LISTING_TURN {
             let len = match receive(&self.listings, &mut self.buffer) {
                 Ok(Some(len)) => len,
                 Ok(None) => return Ok(()),
