@@ -16,6 +16,7 @@ help:
 	@echo 'make test     every check and test; as root it installs what it needs and tests real interfaces'
 	@echo 'make lab      two hosts and a router in network namespaces: ping, traceroute, iperf3 (as root)'
 	@echo 'make bench    tables, loop and the R530 comparison, measured; needs a quiet machine'
+	@echo 'make bench-follow   following the kernel, with a full Internet table (as root)'
 	@echo 'make fuzz     the fuzz targets, FUZZ_SECONDS=$(FUZZ_SECONDS) each'
 	@echo 'make freebsd  type-check and lint for FreeBSD, from Debian on x86-64 (downloads 0.5 GB)'
 	@echo 'make man      the manual pages, formatted'
@@ -40,6 +41,11 @@ bench:
 	@$(TARGET)/release/sweepd-bench loop
 	@$(TARGET)/release/sweepd-bench r530
 
+bench-follow:
+	$(CARGO) build --release --locked --package sweepd --package sweepd-bench
+	@CARGO='$(CARGO)' scripts/tables.sh
+	@$(TARGET)/release/sweepd-bench follow --document docs/performance.md
+
 fuzz:
 	scripts/fuzz.sh frame $(FUZZ_SECONDS)
 	scripts/fuzz.sh config $(FUZZ_SECONDS)
@@ -58,4 +64,4 @@ clean:
 	$(CARGO) clean
 	$(CARGO) clean --manifest-path fuzz/Cargo.toml
 
-.PHONY: all help build run test lab bench fuzz freebsd man install clean
+.PHONY: all help build run test lab bench bench-follow fuzz freebsd man install clean

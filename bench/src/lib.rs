@@ -2,6 +2,8 @@
 
 pub mod cycles;
 pub mod disciplines;
+#[cfg(target_os = "linux")]
+pub mod follow;
 pub mod heap;
 pub mod lookup;
 pub mod plot;

@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+#[cfg(target_os = "linux")]
+use sweepd_bench::follow;
 use sweepd_bench::{heap, lookup, r530, sweep};
 
 /// Counted, so that the tables of others can be measured.
@@ -23,6 +25,8 @@ enum Benchmark {
     R530(r530::R530),
     /// Measure the worker's loop against one that takes one packet after the other
     Loop,
+    #[cfg(target_os = "linux")]
+    Follow(follow::Follow),
 }
 
 fn main() -> ExitCode {
@@ -30,6 +34,8 @@ fn main() -> ExitCode {
         Benchmark::Lookup(lookup) => lookup.run(),
         Benchmark::R530(r530) => r530.run(),
         Benchmark::Loop => sweep::run(),
+        #[cfg(target_os = "linux")]
+        Benchmark::Follow(follow) => follow.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -18,12 +18,17 @@ use netmap::{
     device::PortControl, ring::Direction,
 };
 use sweepd::{
-    forward::{assembly::assemble, idle::Patience, worker::Worker},
+    forward::{
+        assembly::{Assembly, assemble},
+        idle::Patience,
+        messages::ToKeeper,
+        worker::Worker,
+    },
     stats::file::StatsFile,
     tables::{
         Action, NextHop, NextHopInfo, PortTable, Tables, fixed,
         prefixes::{Prefixes4, Prefixes6},
-        publish::Publisher,
+        publish::{Publisher, Reader},
     },
 };
 
@@ -133,7 +138,8 @@ impl TxDevice for Sink {
     }
 }
 
-struct Nothing;
+/// A device that needs nothing.
+pub struct Nothing;
 
 impl PortControl for Nothing {}
 
@@ -141,8 +147,8 @@ impl PortControl for Nothing {}
 pub struct Rig {
     /// The worker under test.
     pub worker: Worker,
-    /// Its tables' publisher.
-    pub publisher: Publisher<Tables>,
+    /// Its tables' publisher, unless a keeper has it.
+    pub publisher: Option<Publisher<Tables>>,
     /// The counters.
     pub stats: StatsFile,
     order: Arc<Order>,
@@ -155,37 +161,32 @@ impl Rig {
     /// # Errors
     /// When there is not enough memory.
     pub fn new(routes: &Prefixes4, routes6: &Prefixes6) -> io::Result<Self> {
-        let order = Arc::new(Order::default());
-        let rings = 1 + usize::from(OUT_PORTS);
-        let mut arena = Arena::new(rings, rings as u32 * SLOTS, 0)?;
-        let mut ports = Vec::new();
-        for id in 0..=OUT_PORTS {
-            let (mut rx, mut tx) = (Vec::new(), Vec::new());
-            if id == 0 {
-                let view = arena.ring(Direction::Rx, SLOTS, 0);
-                let feed = Feed { ring: Kring::new(view.clone()), order: order.clone() };
-                rx.push(RxQueue::new(RxRing::new(view), Box::new(feed)));
-            } else {
-                let view = arena.ring(Direction::Tx, SLOTS, 0);
-                let sink = Sink { ring: Kring::new(view.clone()), order: order.clone() };
-                tx.push(TxQueue::new(TxRing::new(view), Box::new(sink)));
-            }
-            let info = PortInfo {
-                device: format!("rig:{id}"),
-                interface: None,
-                mac: Some(MAC),
-                max_frame: 2048,
-                mode: "rig".into(),
-            };
-            ports.push(Port { info, rx, tx, host: Host::Builtin, control: Box::new(Nothing) });
-        }
-        let names: Vec<String> = (0..=OUT_PORTS).map(|id| format!("p{id}")).collect();
-        let stats = StatsFile::anonymous(&names, 1).map_err(io::Error::other)?;
-        let (publisher, readers) = Publisher::try_new(|| named_tables(&names, routes, routes6), 1)?;
+        let (publisher, readers) = Publisher::try_new(|| named_tables(&names(), routes, routes6), 1)?;
         let (keeper, _) = crossbeam_channel::bounded(64);
-        let mut assembly = assemble(ports, None, &stats, readers, &keeper, Patience::Spin)?;
+        let (rig, _) = Self::read(readers, &keeper)?;
+        Ok(Self { publisher: Some(publisher), ..rig })
+    }
+
+    /// A rig whose worker reads tables that somebody else makes, by the one reader of these, and
+    /// what remains besides: the way to the worker. `keeper` is its way to them.
+    ///
+    /// # Errors
+    /// When there is not enough memory.
+    pub fn read(
+        readers: Vec<Reader<Tables>>,
+        keeper: &crossbeam_channel::Sender<ToKeeper>,
+    ) -> io::Result<(Self, Assembly)> {
+        let order = Arc::new(Order::default());
+        let stats = StatsFile::anonymous(&names(), 1).map_err(io::Error::other)?;
+        let mut assembly = assemble(ports(&order)?, None, &stats, readers, keeper, Patience::Spin)?;
         let worker = assembly.workers.remove(0);
-        Ok(Self { worker, publisher, stats, order })
+        Ok((Self { worker, publisher: None, stats, order }, assembly))
+    }
+
+    /// Where the packets' headers are from now on.
+    pub fn set_headers(&mut self, headers: Headers) {
+        let mut flows = self.order.flows.lock().expect("no holder of the lock panics");
+        flows.memory = headers == Headers::Memory;
     }
 
     /// The frames to be sent, chosen at random each time.
@@ -208,13 +209,45 @@ impl Rig {
     }
 }
 
+/// The ports' names.
+pub fn names() -> Vec<String> {
+    (0..=OUT_PORTS).map(|id| format!("p{id}")).collect()
+}
+
+/// The ports: one that is filled, and those that swallow.
+fn ports(order: &Arc<Order>) -> io::Result<Vec<Port>> {
+    let rings = 1 + usize::from(OUT_PORTS);
+    let mut arena = Arena::new(rings, rings as u32 * SLOTS, 0)?;
+    let mut ports = Vec::new();
+    for id in 0..=OUT_PORTS {
+        let (mut rx, mut tx) = (Vec::new(), Vec::new());
+        if id == 0 {
+            let view = arena.ring(Direction::Rx, SLOTS, 0);
+            let feed = Feed { ring: Kring::new(view.clone()), order: order.clone() };
+            rx.push(RxQueue::new(RxRing::new(view), Box::new(feed)));
+        } else {
+            let view = arena.ring(Direction::Tx, SLOTS, 0);
+            let sink = Sink { ring: Kring::new(view.clone()), order: order.clone() };
+            tx.push(TxQueue::new(TxRing::new(view), Box::new(sink)));
+        }
+        let info = PortInfo {
+            device: format!("rig:{id}"),
+            interface: None,
+            mac: Some(MAC),
+            max_frame: 2048,
+            mode: "rig".into(),
+        };
+        ports.push(Port { info, rx, tx, host: Host::Builtin, control: Box::new(Nothing) });
+    }
+    Ok(ports)
+}
+
 /// Tables as the rig has them.
 ///
 /// # Errors
 /// When there is not enough memory.
 pub fn tables(routes: &Prefixes4, routes6: &Prefixes6) -> io::Result<Tables> {
-    let names: Vec<String> = (0..=OUT_PORTS).map(|id| format!("p{id}")).collect();
-    named_tables(&names, routes, routes6)
+    named_tables(&names(), routes, routes6)
 }
 
 /// Port 0 receives, the next hops lead to the others in turn.

@@ -72,7 +72,7 @@ fn new_tables_are_taken_without_a_lock_as_well() {
     rig.refill(PACKETS);
     rig.worker.sweep(&mut burst);
     rig.worker.reader.offline();
-    rig.publisher.publish(|tables| tables.hash_seed += 1);
+    rig.publisher.as_mut().unwrap().publish(|tables| tables.hash_seed += 1);
     // The way back from offline has its one fence; it is paid before the packets come.
     rig.worker.sweep(&mut burst);
     rig.refill(PACKETS);

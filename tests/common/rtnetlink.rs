@@ -1,5 +1,5 @@
-//! Routes set by rtnetlink messages of the test's own, many at once and each acknowledged: as fast
-//! as a kernel takes them, and with known times. And random histories of them.
+//! Routes set by rtnetlink messages of our own, many at once and each acknowledged: as fast as a
+//! kernel takes them, and with known times. And random histories of them. The benchmark uses it too.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -171,8 +171,11 @@ impl History {
         loop {
             let ways = match self.random.below(8) {
                 0 => Vec::new(),
-                1 => gateways.clone(),
-                n => vec![gateways[n % gateways.len()]],
+                1 => {
+                    let first = self.random.below(gateways.len());
+                    vec![gateways[first], gateways[(first + 1) % gateways.len()]]
+                }
+                _ => vec![gateways[self.random.below(gateways.len())]],
             };
             if there.as_ref() != Some(&ways) {
                 self.there[at][rank] = Some(ways.clone());
