@@ -14,6 +14,8 @@ mod sweep;
 pub mod table;
 
 #[cfg(test)]
+mod flow_tests;
+#[cfg(test)]
 mod model_tests;
 #[cfg(test)]
 mod reconfigure_tests;
@@ -116,6 +118,8 @@ pub struct Rib {
     grouped: BTreeSet<PathId>,
     hops: NextHops,
     groups: Vec<Option<GroupState>>,
+    /// What a group that is made next begins with: the ways of the flows that it takes over.
+    before: Option<Box<[NextHopId; super::buckets::BUCKETS]>>,
     v4: Table<u32>,
     v6: Table<u128>,
     /// The host's own addresses: local and anycast.

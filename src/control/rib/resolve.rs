@@ -28,14 +28,31 @@ enum Target {
 impl Rib {
     /// The path of `key`, with one user more.
     pub(super) fn acquire_path(&mut self, key: PathKey) -> PathId {
+        self.acquire_path_after(key, None)
+    }
+
+    /// The path of `key`, with one user more. When it is a new one for what led over `before` until
+    /// now, flows keep their ways as far as those are among the new ones.
+    pub(super) fn acquire_path_after(&mut self, key: PathKey, before: Option<PathId>) -> PathId {
         let (id, new) = self.paths.acquire(key);
         if new {
             if self.paths.get(id).is_some_and(|path| path.key.is_recursive()) {
                 self.recursive.insert(id);
             }
+            self.before = before.and_then(|id| self.buckets_of(id));
             self.resolve(id);
+            self.before = None;
         }
         id
+    }
+
+    /// Which way the flows over a path go.
+    fn buckets_of(&self, id: PathId) -> Option<Box<[NextHopId; BUCKETS]>> {
+        let path = self.paths.get(id)?;
+        match path.group {
+            Some(place) => Some(self.groups.get(usize::from(place))?.as_ref()?.buckets.clone()),
+            None => Some(Box::new([path.resolved?; BUCKETS])),
+        }
     }
 
     /// One user of a path less.
@@ -299,9 +316,12 @@ impl Rib {
         if self.groups.len() <= index {
             self.groups.resize(index + 1, None);
         }
-        self.groups[index] =
-            Some(GroupState { buckets: Box::new([0; BUCKETS]), filled: false, ports: Vec::new() });
+        let before = self.before.take();
+        let filled = before.is_some();
+        let buckets = before.unwrap_or_else(|| Box::new([0; BUCKETS]));
+        self.groups[index] = Some(GroupState { buckets, filled, ports: Vec::new() });
         self.changes.next_hops.insert(id);
+        self.changes.groups.insert(place);
         Some((id, place))
     }
 

@@ -94,7 +94,8 @@ impl Rib {
         }
         let mark = sweep.epoch();
         let key = self.key_of(route);
-        let path = self.acquire_path(key.clone());
+        let before = self.best(A::table(self).of(at)).map(|candidate| candidate.path);
+        let path = self.acquire_path_after(key.clone(), before);
         let new = Candidate {
             source: source_of(route),
             protocol: route.protocol,
@@ -195,7 +196,7 @@ impl Rib {
             }
             _ => None,
         };
-        let rest = rest.map(|hops| self.acquire_path(PathKey::through(hops)));
+        let rest = rest.map(|hops| self.acquire_path_after(PathKey::through(hops), Some(whole)));
         let mark = any.mark;
         A::table_mut(self).edit(at, |list| {
             let is = |c: &Candidate| c.mark != 0 && c.rank() == rank && c.path == whole;

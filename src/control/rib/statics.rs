@@ -128,6 +128,7 @@ impl Rib {
             grouped: Default::default(),
             hops: Default::default(),
             groups: Vec::new(),
+            before: None,
             v4: Default::default(),
             v6: Default::default(),
             local: Default::default(),
@@ -231,7 +232,8 @@ impl Rib {
     }
 
     fn add_to<A: InRib>(&mut self, at: (A, u8), given: &Given) {
-        let path = self.acquire_path(given.key.clone());
+        let before = self.best(A::table(self).of(at)).map(|candidate| candidate.path);
+        let path = self.acquire_path_after(given.key.clone(), before);
         let new = Candidate { source: given.source, protocol: 0, mark: 0, metric: 0, path };
         let spare = A::table_mut(self).edit(at, |list| {
             if list.iter().any(|c| c.mark == 0 && c.rank() == new.rank() && c.path == path) {
