@@ -6,12 +6,16 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use crossbeam_channel::Receiver;
 use ipnet::IpNet;
 use netmap::{Arena, Frame, Host, Port, device::pipe};
 use sweepd::{
+    control::buckets::distribute,
     forward::{
         assembly::{PortRest, WorkerLink, assemble},
         burst::Burst,
@@ -78,6 +82,9 @@ pub struct Routes {
     prefixes6: Prefixes6,
     hops: Vec<(NextHop, NextHopInfo)>,
     groups: Vec<Group>,
+    known: BTreeMap<(usize, u8), NextHopId>,
+    /// Of the prefixes with several ways: the group's number, and its next hop.
+    ways: BTreeMap<String, (usize, NextHopId)>,
     local: BTreeSet<IpAddr>,
     broadcast: Vec<IpAddr>,
 }
@@ -124,6 +131,16 @@ impl Routes {
         id
     }
 
+    /// The next hop of this host behind `port`, made when it is first asked for.
+    pub fn known(&mut self, port: usize, host: u8, mtu: u16) -> NextHopId {
+        if let Some(id) = self.known.get(&(port, host)) {
+            return *id;
+        }
+        let id = self.hop(port, host, mtu);
+        self.known.insert((port, host), id);
+        id
+    }
+
     /// A new next hop of another kind, behind `port`.
     pub fn action(&mut self, action: Action, port: usize, gateway: Option<IpAddr>) -> NextHopId {
         let hop = NextHop { port: port as u16, ..NextHop::default() };
@@ -137,6 +154,46 @@ impl Routes {
         let ports = self.ports_of(&buckets);
         self.groups.push(Group { buckets, ports });
         self.push(NextHop::default(), info)
+    }
+
+    /// The prefix leads to these next hops alike; those that it leads to already keep their flows.
+    pub fn ways(&mut self, prefix: &str, hops: &[NextHopId]) {
+        let members: Vec<_> = hops.iter().map(|hop| (*hop, 1)).collect();
+        if let Some((n, id)) = self.ways.get(prefix).copied() {
+            let mut buckets = self.groups[n].buckets;
+            distribute(&mut buckets, &members, true);
+            self.change_group(n, buckets);
+            return self.add(prefix, id);
+        }
+        let mut buckets = [0; 256];
+        distribute(&mut buckets, &members, false);
+        let made = (self.groups.len(), self.group(buckets));
+        self.ways.insert(prefix.to_owned(), made);
+        self.add(prefix, made.1);
+    }
+
+    /// An address of the router's, and its link.
+    pub fn own(&mut self, port: usize, address: IpNet) {
+        let glean = self.action(Action::Glean, port, None);
+        self.link(address, glean);
+        self.host(address);
+    }
+
+    fn link(&mut self, address: IpNet, glean: NextHopId) {
+        if !matches!(address, IpNet::V6(net) if net.addr().is_unicast_link_local()) {
+            self.add(&address.trunc().to_string(), glean);
+        }
+        if let IpNet::V4(net) = address
+            && net.prefix_len() < 31
+        {
+            self.add(&format!("{}/32", net.broadcast()), fixed::BROADCAST);
+            self.broadcast.push(net.broadcast().into());
+        }
+    }
+
+    fn host(&mut self, address: IpNet) {
+        self.add(&IpNet::from(address.addr()).to_string(), fixed::HOST);
+        self.local.insert(address.addr());
     }
 
     /// Fills the buckets of the `n`-th group anew.
@@ -460,21 +517,8 @@ fn base_routes(specs: &[PortSpec]) -> Routes {
     }
     for (port, spec) in specs.iter().enumerate() {
         let glean = routes.action(Action::Glean, port, None);
-        for net in &spec.addresses {
-            if !matches!(net, IpNet::V6(net) if net.addr().is_unicast_link_local()) {
-                routes.add(&net.trunc().to_string(), glean);
-            }
-            if let IpNet::V4(net) = net
-                && net.prefix_len() < 31
-            {
-                routes.add(&format!("{}/32", net.broadcast()), fixed::BROADCAST);
-                routes.broadcast.push(net.broadcast().into());
-            }
-        }
+        spec.addresses.iter().for_each(|address| routes.link(*address, glean));
     }
-    for net in specs.iter().flat_map(|s| &s.addresses) {
-        routes.add(&IpNet::from(net.addr()).to_string(), fixed::HOST);
-        routes.local.insert(net.addr());
-    }
+    specs.iter().flat_map(|s| &s.addresses).for_each(|address| routes.host(*address));
     routes
 }

@@ -12,8 +12,32 @@ pub struct Difference {
     pub what: &'static str,
 }
 
+/// All of them.
+pub const DIFFERENCES: &[&Difference] = &[
+    &NETWORK_ZERO,
+    &CLASS_E,
+    &BROADCAST_SOURCE,
+    &LINK_LOCAL_4,
+    &END_OF_OPTIONS,
+    &HOP_BY_HOP,
+    &ABOUT_A_REDIRECT,
+    &TIME_BEFORE_SCOPE,
+    &LINK_LOCAL_DESTINATION,
+    &HASH_THRESHOLD,
+    &OPTION_LENGTH,
+    &TIME_AT_ADDRESS,
+    &OPTIONS_BLANKED,
+    &OTHER_LINK_LOCAL,
+    &OTHER_LINK_LOCAL_XDP,
+    &TO_NOWHERE,
+];
+
 const fn linux(rules: &'static [u32], what: &'static str) -> Difference {
     Difference { place: Place::Kernel, rules, what }
+}
+
+const fn xdp(rules: &'static [u32], what: &'static str) -> Difference {
+    Difference { place: Place::Xdp, rules, what }
 }
 
 pub const NETWORK_ZERO: Difference =
@@ -21,9 +45,56 @@ pub const NETWORK_ZERO: Difference =
 pub const CLASS_E: Difference =
     linux(&[8], "Takes 240/4 for addresses like others, since 2.6.25; only 255.255.255.255 is none.");
 pub const BROADCAST_SOURCE: Difference = linux(
-    &[8],
-    "Forwards what comes from the broadcast address of a link: without rp_filter it asks only \
-     whether the source is an address of its own.",
+    &[8, 12],
+    "Forwards what comes from the broadcast address of a link, and sends errors there: without \
+     rp_filter it asks only whether the source is an address of its own.",
 );
 pub const LINK_LOCAL_4: Difference =
     linux(&[8], "Forwards IPv4 link-local addresses; RFC 3927 forbids it, RFC 1812 does not know them.");
+pub const END_OF_OPTIONS: Difference =
+    linux(&[19], "Zeroes what stands behind an end of options, which nobody may read.");
+pub const HOP_BY_HOP: Difference = linux(
+    &[33],
+    "Examines hop-by-hop options, as RFC 8200 leaves to configuration, and discards or answers what is \
+     wrong with them.",
+);
+pub const ABOUT_A_REDIRECT: Difference = linux(
+    &[27],
+    "Sends an error about a redirect: it looks at whether the message's type is below 128 alone.",
+);
+pub const TIME_BEFORE_SCOPE: Difference = linux(
+    &[31, 34],
+    "With one hop left, says so (3/0) before it looks at the scope of the source; nothing asks for an \
+     order.",
+);
+pub const LINK_LOCAL_DESTINATION: Difference =
+    linux(&[34], "Sends a packet for a link-local address back to the link that it came from.");
+pub const HASH_THRESHOLD: Difference = linux(
+    &[63],
+    "Without its resilient next hop groups, moves flows of the members that stay, up to half of all, as \
+     RFC 2992 reckons for hash-threshold.",
+);
+pub const OPTION_LENGTH: Difference = linux(
+    &[19],
+    "Points at the type of an option whose length cannot be, not at the length; the RFC leaves it open \
+     which of them is wrong.",
+);
+pub const TIME_AT_ADDRESS: Difference = linux(
+    &[19],
+    "Puts the address of the way in before the time, that of the way out into record route; either is an \
+     address of its own.",
+);
+pub const OPTIONS_BLANKED: Difference = linux(
+    &[20],
+    "Puts no-operations in place of the options that later fragments do not have, which keeps the header \
+     as long as it was.",
+);
+pub const OTHER_LINK_LOCAL: Difference =
+    linux(&[34], "Says that there is no route to fe80::/10 outside of fe80::/64, where it could be silent.");
+pub const OTHER_LINK_LOCAL_XDP: Difference = xdp(
+    &[34],
+    "What is for a link-local address goes up to the kernel untouched, which says that there is no route \
+     to fe80::/10 outside of fe80::/64. It is not forwarded.",
+);
+pub const TO_NOWHERE: Difference =
+    linux(&[34], "Says that there is no route to ::, where it could be silent.");

@@ -5,19 +5,45 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use crate::list::{Note, RULES};
+use crate::{
+    differences::DIFFERENCES,
+    list::{Note, RULES},
+    router::Place,
+};
 
 const INTRO: &str = "# The rules of a router
 
 Made by `SWEEPD_WRITE_DOCS=1 cargo test --test rules`; do not change it by hand.
 
-Each rule with the tests that show it. Those of `tests/rules/` send packets through the real worker;
-those of `src/` test the function that does it. *Kept*: every test passes, or the build fails.
-*Differs*: kept as the last column says. *Not yet*: not kept. Not listed: VLAN sub-ports and address
-translation, which are not built yet.
+Each rule with the tests that show it. Those of `tests/rules/` send packets through a router in three
+places: the real worker between pipes (*result*), sweepd on `xdp:` ports of veth interfaces (*xdp*),
+and Linux's own forwarding without any sweepd (*Linux*), which shows that the tests ask for nothing
+but the rules. Those of `src/` test the function that does it.
 
-| rule | from | what it asks | result | shown by |
-|---|---|---|---|---|
+*Kept*: every test passes, or the build fails. *Differs*: kept as the last column says; for xdp and
+Linux, as the list below says. *Part*: some of the rule's tests do not run there. *Not yet*: not kept.
+Not listed: VLAN sub-ports and address translation, which are not built yet.
+
+| rule | from | what it asks | result | xdp | Linux | shown by |
+|---|---|---|---|---|---|---|
+";
+
+const DIFFERENCES_INTRO: &str = "
+## Where xdp and Linux differ
+
+Each of these is expected by a test, which fails when there is no difference any more.
+
+| where | rules | what it does |
+|---|---|---|
+";
+
+const ALONE_INTRO: &str = "
+## What runs between pipes only
+
+Tests, or parts of them, that do not run on `xdp:` ports and on Linux, with the reason.
+
+| test | reason |
+|---|---|
 ";
 
 fn root() -> &'static Path {
@@ -48,6 +74,75 @@ fn numbers(text: &str) -> Vec<u32> {
 /// The name of the function that this line begins, if it does.
 fn function(line: &str) -> Option<&str> {
     line.trim().strip_prefix("fn ").and_then(|rest| rest.split('(').next())
+}
+
+/// A test: what it shows, whether it runs everywhere, and why parts of it do not.
+struct Test {
+    name: String,
+    rules: Vec<u32>,
+    everywhere: bool,
+    alone: Vec<String>,
+}
+
+/// The tests of this file, by what their bodies say.
+fn tests_of(file: &Path) -> Vec<Test> {
+    let text = std::fs::read_to_string(file).unwrap();
+    let mut tests: Vec<Test> = Vec::new();
+    for (rule, name) in cited(file) {
+        match tests.last_mut().filter(|last| last.name == name) {
+            Some(last) => last.rules.push(rule),
+            None => tests.push(Test { name, rules: vec![rule], everywhere: false, alone: Vec::new() }),
+        }
+    }
+    let of_the_file =
+        text.lines().find_map(|line| line.strip_prefix("//! Between pipes only: ")).map(str::to_owned);
+    for test in &mut tests {
+        let function = test.name.trim_matches('`').split_once("::").expect("a module").1;
+        let body = text.split(&format!("fn {function}()")).nth(1).expect("its body");
+        let body = body.split("\n}").next().expect("a first part");
+        test.everywhere = body.contains("everywhere(");
+        let why = |call: &str| {
+            let calls: Vec<_> = body.split(call).skip(1).collect();
+            calls.into_iter().map(|rest| rest.split('"').next().expect("a reason").to_owned())
+        };
+        test.alone = why("alone(\"").chain(why(".tube(\"")).collect();
+        test.alone.dedup();
+        if let (false, Some(why)) = (test.everywhere, &of_the_file) {
+            test.alone.push(why.clone());
+        }
+        assert!(test.everywhere || !test.alone.is_empty(), "{} does not say why it is alone", test.name);
+    }
+    tests
+}
+
+/// How a rule stands in a place besides the pipes.
+fn result_in(place: Place, rule: u32, tests: &[Test]) -> &'static str {
+    let mut of = tests.iter().filter(|test| test.rules.contains(&rule));
+    if DIFFERENCES.iter().any(|d| d.place == place && d.rules.contains(&rule)) {
+        return "differs";
+    }
+    match (of.clone().any(|test| test.everywhere), of.all(|test| test.alone.is_empty())) {
+        (false, _) => "",
+        (true, false) => "part",
+        (true, true) => "kept",
+    }
+}
+
+fn tables_besides(tests: &[Test]) -> String {
+    let mut text = DIFFERENCES_INTRO.to_owned();
+    for difference in DIFFERENCES {
+        let rules: Vec<_> = difference.rules.iter().map(u32::to_string).collect();
+        let place = if difference.place == Place::Xdp { "xdp" } else { "Linux" };
+        writeln!(text, "| {place} | {} | {} |", rules.join(", "), difference.what).unwrap();
+    }
+    text += ALONE_INTRO;
+    for test in tests {
+        let whole = if test.everywhere { "a part of " } else { "" };
+        for why in &test.alone {
+            writeln!(text, "| {whole}{} | {why} |", test.name).unwrap();
+        }
+    }
+    text
 }
 
 /// The tests of this file that name rules in the first line of their documentation; every test
@@ -92,11 +187,14 @@ fn named(file: &Path) -> Vec<(u32, String)> {
 fn document() -> String {
     let mut tests: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     let shown = files(&root().join("tests/rules"));
-    let shown = shown.iter().filter(|f| f.file_name() != Some("document.rs".as_ref())).flat_map(|f| cited(f));
+    let shown = shown.iter().filter(|f| f.file_name() != Some("document.rs".as_ref()));
+    let shown: Vec<Test> = shown.flat_map(|file| tests_of(file)).collect();
     let mut driven = std::collections::BTreeSet::new();
-    for (rule, test) in shown {
-        driven.insert(rule);
-        tests.entry(rule).or_default().push(test);
+    for test in &shown {
+        for rule in &test.rules {
+            driven.insert(*rule);
+            tests.entry(*rule).or_default().push(test.name.clone());
+        }
     }
     for (rule, test) in files(&root().join("src")).iter().flat_map(|f| named(f)) {
         tests.entry(rule).or_default().push(test);
@@ -112,12 +210,14 @@ fn document() -> String {
         };
         assert_eq!(has_test, !matches!(note, Note::NotYet(_)), "rule {rule} is said to be {result}");
         let space = if why.is_empty() || by.is_empty() { "" } else { "<br>" };
-        writeln!(text, "| {rule} | {from} | {asks} | {result} | {why}{space}{by} |").unwrap();
+        let [xdp, linux] = [Place::Xdp, Place::Kernel].map(|place| result_in(place, *rule, &shown));
+        writeln!(text, "| {rule} | {from} | {asks} | {result} | {xdp} | {linux} | {why}{space}{by} |")
+            .unwrap();
     }
     let known: Vec<u32> = RULES.iter().map(|(rule, ..)| *rule).collect();
     assert!(driven.iter().all(|rule| known.contains(rule)), "a test names a rule that the list lacks");
     assert!(known.is_sorted_by(|a, b| a < b));
-    text
+    text + &tables_besides(&shown)
 }
 
 #[test]

@@ -3,11 +3,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use sweepd::forward::{messages::ToKeeper, verdict::Verdict};
+use sweepd::forward::messages::ToKeeper;
 
-use crate::common::{PortSpec, Tube, host_mac, port_mac};
+use crate::common::{Tube, host_mac, port_mac};
 use crate::packets::{Ip4, ethernet, ip6, pseudo6, udp6};
-use crate::router::{Answer, NEAR, NEAR6, pass, router, to_router};
+use crate::router::{Answer, NEAR, NEAR6, everywhere, pass, to_router};
 
 /// An ARP packet from host 9 of port 0.
 fn arp(operation: u16, sender: &str, target: &str) -> Vec<u8> {
@@ -36,98 +36,101 @@ fn solicitation(target: &str, hop_limit: u8, code: u8) -> Vec<u8> {
     ethernet(mac, host_mac(0, 9), 0x86dd, &ip6(source, group, hop_limit, 58, &message))
 }
 
-/// Whom the keeper was told of: address, and whether that makes an entry.
-fn learned(tube: &Tube) -> Vec<(IpAddr, bool)> {
+/// The keeper was told of these: address, and whether that makes an entry.
+fn learned(tube: Option<&mut Tube>, expected: &[(IpAddr, bool)]) {
+    let Some(tube) = tube else { return };
     let told = tube.to_keeper.try_iter();
-    told.filter_map(|word| match word {
+    let told = told.filter_map(|word| match word {
         ToKeeper::Learned { port: 0, address, mac, create, .. } if mac == host_mac(0, 9) => {
             Some((address, create))
         }
         _ => None,
-    })
-    .collect()
+    });
+    assert_eq!(told.collect::<Vec<_>>(), expected);
 }
 
 /// Rule 36. Who asks for us is learned; who asks for another is only brought up to date; who is not
 /// of the link is neither.
 #[test]
 fn neighbors_are_learned_from_what_concerns_them_and_us() {
-    let mut tube = router();
-    let nine: IpAddr = "10.0.0.9".parse().unwrap();
-    assert_eq!(tube.pass(0, &arp(1, "10.0.0.9", "10.0.0.1")).len(), 1, "answered");
-    assert_eq!(learned(&tube), [(nine, true)]);
-    assert_eq!(tube.pass(0, &arp(1, "10.0.0.9", "10.0.0.5")), []);
-    assert_eq!(learned(&tube), [(nine, false)]);
-    assert_eq!(tube.pass(0, &arp(1, "10.0.7.9", "10.0.0.5")), []);
-    assert_eq!(learned(&tube), []);
-    assert_eq!(tube.pass(0, &arp(1, "10.0.0.9", "10.0.1.1")), [], "no proxying, not for our other ports");
+    everywhere(|router| {
+        let nine: IpAddr = "10.0.0.9".parse().unwrap();
+        assert_eq!(router.send(0, &[arp(1, "10.0.0.9", "10.0.0.1")]).len(), 1, "answered");
+        learned(router.tube("here the kernel learns"), &[(nine, true)]);
+        assert_eq!(router.send(0, &[arp(1, "10.0.0.9", "10.0.0.5")]), []);
+        learned(router.tube("here the kernel learns"), &[(nine, false)]);
+        assert_eq!(router.send(0, &[arp(1, "10.0.7.9", "10.0.0.5")]), []);
+        learned(router.tube("here the kernel learns"), &[]);
+        let ours_elsewhere = [arp(1, "10.0.0.9", "10.0.1.1")];
+        assert_eq!(router.send(0, &ours_elsewhere), [], "no proxying, not for our other ports");
+    });
 }
 
 /// Rule 37. Hop limit 255, code 0 and the checksum, or nothing is answered and nobody learned.
 #[test]
 fn a_solicitation_that_may_come_from_afar_is_ignored() {
-    let mut tube = router();
-    let out = tube.pass(0, &solicitation("2001:db8::1", 255, 0));
-    assert_eq!(out.iter().map(|(p, f)| (*p, f[54])).collect::<Vec<_>>(), [(0, 136)]);
-    assert_eq!(learned(&tube), [("2001:db8::9".parse().unwrap(), true)]);
-    let mut wrong_sum = solicitation("2001:db8::1", 255, 0);
-    wrong_sum[56] ^= 1;
-    for frame in [solicitation("2001:db8::1", 254, 0), solicitation("2001:db8::1", 255, 1), wrong_sum] {
-        assert_eq!(tube.pass(0, &frame), []);
-        assert_eq!(learned(&tube), []);
-    }
+    everywhere(|router| {
+        let out = router.send(0, &[solicitation("2001:db8::1", 255, 0)]);
+        assert_eq!(out.iter().map(|(p, f)| (*p, f[54])).collect::<Vec<_>>(), [(0, 136)]);
+        learned(router.tube("here the kernel learns"), &[("2001:db8::9".parse().unwrap(), true)]);
+        let mut wrong_sum = solicitation("2001:db8::1", 255, 0);
+        wrong_sum[56] ^= 1;
+        for frame in [solicitation("2001:db8::1", 254, 0), solicitation("2001:db8::1", 255, 1), wrong_sum] {
+            assert_eq!(router.send(0, &[frame]), []);
+            learned(router.tube("here the kernel learns"), &[]);
+        }
+    });
 }
 
 /// Rule 38. The last few packets for each neighbour wait, in both families, and leave in order.
 #[test]
 fn packets_wait_for_an_unresolved_neighbor() {
-    let mut tube = router();
-    for i in 0..3 {
-        assert_eq!(pass(&mut tube, &Ip4::udp(NEAR, "10.0.1.50", i).build()), []);
-        assert_eq!(pass(&mut tube, &udp6(NEAR6, "2001:db8:1::50", 64, i)), []);
-    }
-    assert_eq!((tube.stats.snapshot()[0].held, tube.verdicts().len()), (6, 0));
-    assert_eq!(tube.to_keeper.try_iter().count(), 2, "each is asked for once");
-    let known = tube.routes.hop(1, 50, 1500);
-    tube.routes.add("10.0.1.50/32", known);
-    tube.routes.add("2001:db8:1::50/128", known);
-    tube.publish();
-    tube.settle();
-    tube.settle();
-    tube.check();
-    let out = tube.arrived(1);
-    let of = |ethertype: u8| out.iter().filter(|f| f[12] == ethertype).map(Vec::len).collect::<Vec<_>>();
-    assert_eq!((of(0x08), of(0x86)), (vec![42, 43, 44], vec![62, 63, 64]));
-    assert_eq!(tube.verdicts(), [("forwarded", 6)]);
+    everywhere(|router| {
+        for i in 0..3 {
+            assert_eq!(pass(router, &Ip4::udp(NEAR, "10.0.1.50", i).build()), []);
+            assert_eq!(pass(router, &udp6(NEAR6, "2001:db8:1::50", 64, i)), []);
+        }
+        if let Some(tube) = router.tube("the kernel asks, as often as it likes") {
+            assert_eq!((tube.stats.snapshot()[0].held, tube.verdicts().len()), (6, 0));
+            assert_eq!(tube.to_keeper.try_iter().count(), 2, "each is asked for once");
+        }
+        let out: Vec<_> = router.resolves(1, 50, 6).into_iter().map(|(_, frame)| frame).collect();
+        let of = |ethertype: u8| out.iter().filter(|f| f[12] == ethertype).map(Vec::len).collect::<Vec<_>>();
+        assert_eq!((of(0x08), of(0x86)), (vec![42, 43, 44], vec![62, 63, 64]));
+        router.ended(&[("forwarded", 6)]);
+    });
 }
 
 /// Rule 39. Both addresses of a /31 are hosts: none is a broadcast, and errors reach them.
 #[test]
 fn a_31_has_no_broadcast_address() {
-    for (ours, theirs) in [("10.9.0.0/31", "10.9.0.1"), ("10.9.0.1/31", "10.9.0.0")] {
-        let mut tube = Tube::new(&[PortSpec::new(&[ours]), PortSpec::new(&["10.0.1.1/24"])], 1);
-        let hop = tube.routes.hop(0, 9, 1500);
-        tube.routes.add(&format!("{theirs}/32"), hop);
-        tube.publish();
-        let out = tube.pass(1, &to_router(1, &Ip4::udp("10.0.1.9", theirs, 9).build()));
-        assert_eq!((out.len(), out[0].0), (1, 0), "to {theirs}");
-        let out = tube.pass(0, &to_router(0, &Ip4::udp(theirs, "8.8.8.8", 9).build()));
-        assert_eq!(Answer::of(&out[0].1[14..]).says(), (3, 0), "from {theirs}");
-        assert_eq!(tube.count(Verdict::Broadcast), 0);
-    }
+    everywhere(|router| {
+        for (ours, theirs) in [("10.9.0.0/31", "10.9.0.1"), ("10.9.0.3/31", "10.9.0.2")] {
+            router.address(0, ours);
+            router.neighbor(0, theirs, 9);
+            router.publish();
+            let out = router.send(1, &[to_router(1, &Ip4::udp("10.0.1.9", theirs, 9).build())]);
+            assert_eq!((out.len(), out[0].0), (1, 0), "to {theirs}");
+            let out = pass(router, &Ip4::udp(theirs, "8.8.8.8", 9).build());
+            assert_eq!(Answer::of(&out[0].1[14..]).says(), (3, 0), "from {theirs}");
+        }
+        router.ended(&[("forwarded", 2), ("no_route", 2)]);
+    });
 }
 
 /// Rule 40. Both addresses of a /127 are hosts: its first is no anycast address of all routers.
 #[test]
 fn a_127_is_a_link_of_two_hosts() {
-    for (ours, theirs) in [("2001:db8:9::/127", "2001:db8:9::1"), ("2001:db8:9::1/127", "2001:db8:9::")] {
-        let mut tube = Tube::new(&[PortSpec::new(&[ours]), PortSpec::new(&["2001:db8:1::1/64"])], 1);
-        let hop = tube.routes.hop(0, 9, 1500);
-        tube.routes.add(&format!("{theirs}/128"), hop);
-        tube.publish();
-        let out = tube.pass(1, &to_router(1, &udp6("2001:db8:1::9", theirs, 64, 9)));
-        assert_eq!((out.len(), out[0].0), (1, 0), "to {theirs}");
-        let out = tube.pass(0, &to_router(0, &udp6(theirs, "3fff::1", 64, 9)));
-        assert_eq!(Answer::of(&out[0].1[14..]).says(), (1, 0), "from {theirs}");
-    }
+    everywhere(|router| {
+        for (ours, theirs) in [("2001:db8:9::/127", "2001:db8:9::1"), ("2001:db8:9::3/127", "2001:db8:9::2")]
+        {
+            router.address(0, ours);
+            router.neighbor(0, theirs, 9);
+            router.publish();
+            let out = router.send(1, &[to_router(1, &udp6("2001:db8:1::9", theirs, 64, 9))]);
+            assert_eq!((out.len(), out[0].0), (1, 0), "to {theirs}");
+            let out = pass(router, &udp6(theirs, "3fff::1", 64, 9));
+            assert_eq!(Answer::of(&out[0].1[14..]).says(), (1, 0), "from {theirs}");
+        }
+    });
 }

@@ -2,8 +2,12 @@
 
 use sweepd::forward::verdict::Verdict;
 
+use crate::differences::{END_OF_OPTIONS, OPTION_LENGTH, OPTIONS_BLANKED, TIME_AT_ADDRESS};
 use crate::packets::{Ip4, checksum};
-use crate::router::{FAR, NARROW, NEAR, answer, dies, from_router, pass, plain, router, to_router};
+use crate::router::{
+    FAR, NARROW, NEAR, Router, alone, answer, but, dies, everywhere, from_router, pass, plain, router,
+    to_router,
+};
 
 fn with(options: &[u8]) -> Ip4 {
     Ip4 { options: options.to_vec(), ..plain() }
@@ -12,84 +16,91 @@ fn with(options: &[u8]) -> Ip4 {
 /// Rule 19. Loose or strict, used up or not, alone or behind others: no forwarding, no answer.
 #[test]
 fn a_source_route_is_refused() {
-    let mut tube = router();
-    for options in [
-        &[131, 7, 4, 198, 51, 100, 9, 0][..],
-        &[137, 7, 8, 198, 51, 100, 9, 0],
-        &[148, 4, 0, 0, 1, 131, 7, 4, 10, 0, 1, 9],
-    ] {
-        dies(&mut tube, 0, &to_router(0, &with(options).build()), Verdict::SourceRoute);
-        dies(&mut tube, 0, &to_router(0, &with(options).ttl(1).build()), Verdict::SourceRoute);
-    }
+    everywhere(|router| {
+        for options in [
+            &[131, 7, 4, 198, 51, 100, 9, 0][..],
+            &[137, 7, 8, 198, 51, 100, 9, 0],
+            &[148, 4, 0, 0, 1, 131, 7, 4, 10, 0, 1, 9],
+        ] {
+            dies(router, 0, &to_router(0, &with(options).build()), Verdict::SourceRoute);
+            dies(router, 0, &to_router(0, &with(options).ttl(1).build()), Verdict::SourceRoute);
+        }
+    });
 }
 
 /// Rule 19. Router alert, security, and types that nobody knows.
 #[test]
 fn unknown_options_travel_on_untouched() {
-    let mut tube = router();
-    for options in [
-        &[148, 4, 0, 0][..],
-        &[1, 1, 1, 1],
-        &[0, 9, 9, 9],
-        &[130, 11, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0],
-        &[94, 6, 1, 2, 3, 4, 0, 0],
-        &[222; 40],
-    ] {
-        let mut options = options.to_vec();
-        if options[0] == 222 {
-            options[1] = 40;
+    everywhere(|router| {
+        for options in [
+            &[148, 4, 0, 0][..],
+            &[1, 1, 1, 1],
+            &[130, 11, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0],
+            &[94, 6, 1, 2, 3, 4, 0, 0],
+            &[222, 40, 222, 222].repeat(10),
+        ] {
+            travel_on(router, options);
         }
-        let packet = with(&options);
-        assert_eq!(pass(&mut tube, &packet.build()), [(1, from_router(1, &packet.clone().ttl(63).build()))]);
-    }
+        but(router, &END_OF_OPTIONS, |router| travel_on(router, &[0, 9, 9, 9]));
+    });
+}
+
+fn travel_on(router: &mut dyn Router, options: &[u8]) {
+    let packet = with(options);
+    assert_eq!(pass(router, &packet.build()), [(1, from_router(1, &packet.clone().ttl(63).build()))]);
 }
 
 /// Rule 19. Record route gets the address of the way out, until it is full.
 #[test]
 fn the_way_is_recorded_where_a_packet_asks_for_it() {
-    let mut tube = router();
-    for (before, after) in [
-        ([7, 7, 4, 0, 0, 0, 0, 0], [7, 7, 8, 10, 0, 1, 1, 0]),
-        ([7, 7, 8, 10, 9, 9, 9, 0], [7, 7, 8, 10, 9, 9, 9, 0]),
-    ] {
-        let expected = with(&after).ttl(63).build();
-        assert_eq!(pass(&mut tube, &with(&before).build()), [(1, from_router(1, &expected))]);
-    }
+    everywhere(|router| {
+        for (before, after) in [
+            ([7, 7, 4, 0, 0, 0, 0, 0], [7, 7, 8, 10, 0, 1, 1, 0]),
+            ([7, 7, 8, 10, 9, 9, 9, 0], [7, 7, 8, 10, 9, 9, 9, 0]),
+        ] {
+            let expected = with(&after).ttl(63).build();
+            assert_eq!(pass(router, &with(&before).build()), [(1, from_router(1, &expected))]);
+        }
+    });
 }
 
 /// Rule 19. Timestamp gets the time, behind the address if it asks for that too.
 #[test]
 fn the_time_is_entered_where_a_packet_asks_for_it() {
-    let mut tube = router();
-    let options = [68, 20, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    let out = pass(&mut tube, &with(&options).build());
-    let header = &out[0].1[14..54];
-    assert_eq!(checksum(header), 0);
-    assert_eq!(header[20..28], [68, 20, 13, 1, 10, 0, 1, 1]);
-    let entered = u32::from_be_bytes(header[28..32].try_into().unwrap());
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
-    let age = (now % 86_400_000 + 86_400_000 - u128::from(entered)) % 86_400_000;
-    assert!(age < 60_000, "{age} ms");
-    assert_eq!(header[32..40], [0; 8]);
+    everywhere(|router| {
+        let options = [68, 20, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let out = pass(router, &with(&options).build());
+        let header = &out[0].1[14..54];
+        assert_eq!(checksum(header), 0);
+        assert_eq!(header[20..24], [68, 20, 13, 1]);
+        but(router, &TIME_AT_ADDRESS, |_| assert_eq!(header[24..28], [10, 0, 1, 1]));
+        let entered = u32::from_be_bytes(header[28..32].try_into().unwrap());
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+        let age = (now % 86_400_000 + 86_400_000 - u128::from(entered)) % 86_400_000;
+        assert!(age < 60_000, "{age} ms");
+        assert_eq!(header[32..40], [0; 8]);
+    });
 }
 
 /// Rule 19. An option that cannot be gets a parameter problem that points at it.
 #[test]
 fn a_malformed_option_is_answered_with_where_it_is() {
-    let mut tube = router();
-    for (options, pointer) in [
-        ([148, 1, 0, 0], 21),
-        ([7, 4, 4, 0], 22),
-        ([1, 7, 3, 1], 23),
-        ([68, 4, 5, 0xf0], 23),
-        ([1, 1, 148, 9], 23),
-    ] {
-        let packet = with(&options).build();
-        let said = answer(&mut tube, &packet).unwrap();
-        assert_eq!((said.says(), said.rest >> 24), ((12, 0), pointer), "{options:?}");
-        assert_eq!(said.quoted, packet);
-    }
-    assert_eq!(tube.verdicts(), [("bad_header", 5)]);
+    everywhere(|router| {
+        for (options, pointer) in [([148, 1, 0, 0], 21), ([1, 1, 148, 9], 23)] {
+            but(router, &OPTION_LENGTH, |router| points_at(router, options, pointer));
+        }
+        for (options, pointer) in [([7, 4, 4, 0], 22), ([1, 7, 3, 1], 23), ([68, 4, 5, 0xf0], 23)] {
+            points_at(router, options, pointer);
+        }
+        router.ended(&[("bad_header", 5)]);
+    });
+}
+
+fn points_at(router: &mut dyn Router, options: [u8; 4], pointer: u32) {
+    let packet = with(&options).build();
+    let said = answer(router, &packet).unwrap();
+    assert_eq!((said.says(), said.rest >> 24), ((12, 0), pointer), "{options:?}");
+    assert_eq!(said.quoted, packet);
 }
 
 /// The data of fragments put together, which must be in order and whole.
@@ -114,33 +125,38 @@ fn together(fragments: &[(usize, Vec<u8>)], mtu: usize) -> Vec<u8> {
 /// Rule 20. Offsets are multiples of 8, all but the last have MF, and together they are the packet.
 #[test]
 fn a_packet_too_long_leaves_in_fragments_that_make_it_up() {
-    let mut tube = router();
-    for len in [573, 574, 1100, 1160, 1400] {
-        let mut packet = Ip4::udp(NEAR, NARROW, len);
-        let out = pass(&mut tube, &packet.build());
-        assert!(out.len() >= 2);
-        assert_eq!(together(&out, 600), packet.payload);
-        packet.options = vec![7, 7, 4, 0, 0, 0, 0, 148, 4, 0, 0, 0];
-        let out = pass(&mut tube, &packet.build());
-        assert_eq!(together(&out, 600), packet.payload);
-        assert_eq!(out[0].1[34..46], [7, 7, 8, 10, 0, 2, 1, 148, 4, 0, 0, 0], "all options in the first");
-        assert_eq!(out[1].1[34..38], [148, 4, 0, 0], "those with the copy bit in the others");
-    }
-    assert_eq!(tube.verdicts(), [("fragmented", 10)]);
+    everywhere(|router| {
+        for len in [573, 574, 1100, 1160, 1400] {
+            let mut packet = Ip4::udp(NEAR, NARROW, len);
+            let out = pass(router, &packet.build());
+            assert!(out.len() >= 2);
+            assert_eq!(together(&out, 600), packet.payload);
+            packet.options = vec![7, 7, 4, 0, 0, 0, 0, 148, 4, 0, 0, 0];
+            let out = pass(router, &packet.build());
+            assert_eq!(together(&out, 600), packet.payload);
+            assert_eq!(out[0].1[34..46], [7, 7, 8, 10, 0, 2, 1, 148, 4, 0, 0, 0], "all options in the first");
+            but(router, &OPTIONS_BLANKED, |_| {
+                assert_eq!(out[1].1[34..38], [148, 4, 0, 0], "those with the copy bit in the others");
+            });
+        }
+        router.ended(&[("fragmented", 10)]);
+    });
 }
 
 /// Rule 20. It is answered instead.
 #[test]
 fn a_packet_with_df_is_never_fragmented() {
-    let mut tube = router();
-    let said = answer(&mut tube, &Ip4::udp(NEAR, NARROW, 1400).dont_fragment().build());
-    assert_eq!(said.map(|a| a.says()), Some((3, 4)));
-    assert_eq!(tube.verdicts(), [("too_big", 1)]);
+    everywhere(|router| {
+        let said = answer(router, &Ip4::udp(NEAR, NARROW, 1400).dont_fragment().build());
+        assert_eq!(said.map(|a| a.says()), Some((3, 4)));
+        router.ended(&[("too_big", 1)]);
+    });
 }
 
 /// Rule 20. Where the ring has not room for all fragments, none is sent.
 #[test]
 fn a_packet_leaves_in_all_its_fragments_or_not_at_all() {
+    alone("interfaces have larger rings, which nothing keeps full");
     let mut tube = router();
     // 63 fit the far end's ring and 63 more the ring before it: 42 packets of 3 fragments.
     for _ in 0..50 {

@@ -1,4 +1,6 @@
 //! The reverse path check of sources: RFC 1812 section 5.3.8, RFC 3704.
+//!
+//! Between pipes only: each of them needs a router with other switches
 
 use sweepd::forward::verdict::Verdict;
 use sweepd::tables::{Action, ReversePath, fixed};

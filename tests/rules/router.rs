@@ -2,10 +2,14 @@
 //! `xdp:` ports, and Linux's own forwarding, which shows that the tests ask for nothing but the
 //! rules. And words for what comes out of it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    net::IpAddr,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
-use sweepd::forward::verdict::Verdict;
-use sweepd::tables::fixed;
+use ipnet::IpNet;
+use sweepd::forward::{messages::ToWorker, verdict::Verdict};
+use sweepd::tables::{Action, NextHopId, fixed};
 
 use crate::common::{PortSpec, Tube, host_mac, port_mac};
 use crate::differences::Difference;
@@ -78,6 +82,12 @@ pub trait Router {
     /// The prefix leads there, once it is published, until the test ends.
     fn route(&mut self, prefix: &str, to: &To);
 
+    /// The router has this address on that port too, once it is published, until the test ends.
+    fn address(&mut self, port: usize, address: &str);
+
+    /// The router knows that this address is that host behind that port, once it is published.
+    fn neighbor(&mut self, port: usize, address: &str, host: u8);
+
     /// Puts the changes in force.
     fn publish(&mut self);
 
@@ -90,6 +100,18 @@ pub trait Router {
 
     /// The frames of this test have ended so, all of them, as far as anybody counts.
     fn ended(&mut self, verdicts: &[(&'static str, u64)]);
+
+    /// Limits ICMP errors to so many a second and so many at once, or as near as it can; gives the
+    /// limit that is in force.
+    fn limit_errors(&mut self, rate: u32, burst: u32) -> (u64, u64);
+
+    /// Sends a frame in at port 0, for a neighbour behind `port` that does not answer; gives what
+    /// comes out when that is certain.
+    fn fails(&mut self, port: usize, neighbor: IpAddr, frame: &[u8]) -> Vec<(usize, Vec<u8>)>;
+
+    /// Host `host` behind `port` is known from now on, 10.0.`port`.`host` and its IPv6 address; gives
+    /// the `frames` frames that have waited for that.
+    fn resolves(&mut self, port: usize, host: u8, frames: usize) -> Vec<(usize, Vec<u8>)>;
 
     /// The worker itself, for what can be seen nowhere else; `why` says why that is.
     fn tube(&mut self, why: &'static str) -> Option<&mut Tube> {
@@ -117,19 +139,31 @@ impl Router for Tube {
 
     fn route(&mut self, prefix: &str, to: &To) {
         let id = match to {
-            To::Host(port, host) => self.routes.hop(*port, *host, MTUS[*port]),
+            To::Host(port, host) => hop(self, *port, *host, prefix),
             To::Ways(port, hosts) => {
-                let hops: Vec<_> =
-                    hosts.iter().map(|host| (self.routes.hop(*port, *host, MTUS[*port]), 1)).collect();
-                let mut buckets = [0; 256];
-                sweepd::control::buckets::distribute(&mut buckets, &hops, false);
-                self.routes.group(buckets)
+                let hops: Vec<_> = hosts.iter().map(|host| hop(self, *port, *host, prefix)).collect();
+                return self.routes.ways(prefix, &hops);
             }
             To::Unreachable => fixed::UNREACHABLE,
             To::Prohibited => fixed::PROHIBIT,
             To::Blackhole => fixed::BLACKHOLE,
         };
         self.routes.add(prefix, id);
+    }
+
+    fn address(&mut self, port: usize, address: &str) {
+        let address = address.parse().expect("an address");
+        self.routes.own(port, address);
+        self.change_ports(|id, table| match address {
+            IpNet::V4(net) if id == port => table.addresses4.push(net),
+            IpNet::V6(net) if id == port => table.addresses6.push(net),
+            _ => {}
+        });
+    }
+
+    fn neighbor(&mut self, port: usize, address: &str, host: u8) {
+        let hop = self.routes.known(port, host, MTUS[port]);
+        self.routes.add(&IpNet::from(address.parse::<IpAddr>().expect("an address")).to_string(), hop);
     }
 
     fn publish(&mut self) {
@@ -146,9 +180,56 @@ impl Router for Tube {
         assert_eq!(self.verdicts(), verdicts);
     }
 
+    fn limit_errors(&mut self, rate: u32, burst: u32) -> (u64, u64) {
+        Tube::limit_errors(self, rate, burst);
+        (rate.into(), burst.into())
+    }
+
+    fn fails(&mut self, port: usize, address: IpAddr, frame: &[u8]) -> Vec<(usize, Vec<u8>)> {
+        assert_eq!(self.pass(0, frame), []);
+        self.links[0].send(ToWorker::Failed { port: port as u16, address });
+        self.settle();
+        self.check();
+        self.arrivals()
+    }
+
+    fn resolves(&mut self, port: usize, host: u8, frames: usize) -> Vec<(usize, Vec<u8>)> {
+        for net in [format!("10.0.{port}.{host}"), format!("2001:db8:{port}::{host}")] {
+            self.neighbor(port, &net, host);
+        }
+        Tube::publish(self);
+        self.settle();
+        self.settle();
+        self.check();
+        let out = self.arrivals();
+        assert_eq!(out.len(), frames);
+        out
+    }
+
     fn tube(&mut self, _: &'static str) -> Option<&mut Tube> {
         Some(self)
     }
+}
+
+/// The next hop to that host: known, or to be resolved.
+fn hop(tube: &mut Tube, port: usize, host: u8, prefix: &str) -> NextHopId {
+    if HOSTS.contains(&host) {
+        return tube.routes.known(port, host, MTUS[port]);
+    }
+    let net = if prefix.contains(':') { format!("2001:db8:{port}::") } else { format!("10.0.{port}.") };
+    let gateway = format!("{net}{host}").parse().expect("an address");
+    tube.routes.action(Action::Resolve, port, Some(gateway))
+}
+
+/// How many errors are sent at least where `burst` may be sent at once. Linux reckons in ticks of its
+/// clock, and for each receiver from when it was last sent one.
+pub fn least(router: &dyn Router, burst: u64) -> u64 {
+    if router.place() == Place::Kernel { 1 } else { burst }
+}
+
+/// Says that a test is for the worker between pipes alone, and why.
+pub fn alone(why: &'static str) {
+    let _ = why;
 }
 
 /// The router between pipes.
@@ -160,12 +241,12 @@ pub fn router() -> Tube {
     };
     let mut tube = Tube::new(&[0, 1, 2, 3].map(spec), 1);
     for (prefix, port) in NETWORKS {
-        let hop = tube.routes.hop(*port, 9, MTUS[*port]);
+        let hop = tube.routes.known(*port, 9, MTUS[*port]);
         tube.routes.add(prefix, hop);
     }
     for port in 0..MTUS.len() {
         for host in HOSTS {
-            let hop = tube.routes.hop(port, host, MTUS[port]);
+            let hop = tube.routes.known(port, host, MTUS[port]);
             tube.routes.add(&format!("10.0.{port}.{host}/32"), hop);
         }
     }

@@ -1,5 +1,7 @@
 //! What a router does only when it is switched on: redirects (RFC 1812 section 5.2.7.2, RFC 4861
 //! section 8.2) and source routes (RFC 1812 sections 4.2.2.1 and 5.2.4.1).
+//!
+//! Between pipes only: each of them needs a router with other switches
 
 use std::net::Ipv6Addr;
 

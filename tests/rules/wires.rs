@@ -10,6 +10,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::{self, Read, Write},
+    net::IpAddr,
     os::fd::{AsFd, AsRawFd},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -148,15 +149,14 @@ impl FarEnd {
 }
 
 /// What the router's kernel says without having been asked: multicast listener reports, IGMP, router
-/// solicitations.
+/// solicitations; and its questions for neighbours.
 fn is_chatter(frame: &[u8]) -> bool {
-    match frame {
-        [0x33, 0x33, _, _, _, _, _, _, _, _, _, _, 0x86, 0xdd, rest @ ..] => match rest.get(6) {
-            Some(0) => rest.get(40) == Some(&58),
-            Some(58) => rest.get(40).is_some_and(|kind| [133, 143].contains(kind)),
-            _ => false,
-        },
-        [1, 0, 0x5e, .., _] => frame.get(23) == Some(&2),
+    let byte = |at: usize| frame.get(at).copied().unwrap_or(0);
+    match (byte(0), byte(12), byte(13)) {
+        (0x33, 0x86, 0xdd) if byte(20) == 0 => byte(54) == 58,
+        (0x33, 0x86, 0xdd) => byte(20) == 58 && [133, 135, 143].contains(&byte(54)),
+        (0x01, 0x08, 0x00) => byte(23) == 2,
+        (0xff, 0x08, 0x06) => byte(21) == 1,
         _ => false,
     }
 }
@@ -381,6 +381,9 @@ impl Router for Wires {
     }
 
     fn send(&mut self, port: usize, frames: &[Vec<u8>]) -> Vec<(usize, Vec<u8>)> {
+        if frames.is_empty() {
+            return self.send_chunk(port, &[]);
+        }
         let mut came: Vec<_> = frames.chunks(CHUNK).flat_map(|some| self.send_chunk(port, some)).collect();
         came.sort_by_key(|(k, _)| *k);
         came
@@ -405,6 +408,18 @@ impl Router for Wires {
         let family = if prefix.contains(':') { 6 } else { 4 };
         self.changes += &format!("ip -{family} route replace {way}\n");
         self.undo.push(format!("ip -{family} route del {prefix} || true\n"));
+    }
+
+    fn address(&mut self, port: usize, address: &str) {
+        let nodad = if address.contains(':') { "nodad" } else { "" };
+        self.changes += &format!("ip addr add {address} dev p{port} {nodad}\n");
+        self.undo.push(format!("ip addr del {address} dev p{port}\n"));
+    }
+
+    fn neighbor(&mut self, port: usize, address: &str, host: u8) {
+        let mac = mac_text(host_mac(port, host));
+        self.changes += &format!("ip neigh replace {address} lladdr {mac} dev p{port} nud permanent\n");
+        self.undo.push(format!("ip neigh del {address} dev p{port} || true\n"));
     }
 
     fn publish(&mut self) {
@@ -432,6 +447,54 @@ impl Router for Wires {
         let all: u64 = ours.values().sum();
         let right = no_more && all == expected.values().sum::<u64>() && answered <= n(&ours, "host");
         assert!(right, "{ours:?}, not {expected:?}");
+    }
+
+    fn limit_errors(&mut self, _: u32, _: u32) -> (u64, u64) {
+        let [limit, none] = ["echo 10 >$v6; echo 10 >$v4; echo 6168 >$mask", "echo 0 >$v6; echo 0 >$mask"]
+            .map(|line| {
+                format!(
+                    "v4=/proc/sys/net/ipv4/icmp_ratelimit v6=/proc/sys/net/ipv6/icmp/ratelimit
+                     mask=/proc/sys/net/ipv4/icmp_ratemask; {line}\n"
+                )
+            });
+        if self.place == Place::Xdp {
+            // What sweepd begins with; it has no key for it.
+            let limit = sweepd::tables::IcmpLimit::default();
+            return (limit.rate.into(), limit.burst.into());
+        }
+        self.router.sh(&limit);
+        self.undo.push(none);
+        // One in 10 ms, four times as many towards a prefix of 64 bits or less, six at once.
+        (400, 6)
+    }
+
+    fn fails(&mut self, port: usize, _: IpAddr, frame: &[u8]) -> Vec<(usize, Vec<u8>)> {
+        let [hasten, undo] = [10, 1000].map(|ms| {
+            format!("echo {ms} | tee /proc/sys/net/ipv[46]/neigh/p{port}/retrans_time_ms >/dev/null\n")
+        });
+        self.router.sh(&hasten);
+        self.undo.push(undo);
+        let mut came = self.send(0, &[frame.to_vec()]);
+        let start = Instant::now();
+        while came.is_empty() {
+            assert!(start.elapsed() < SOON, "nothing comes of a neighbour that does not answer");
+            came = self.send(0, &[]);
+        }
+        came
+    }
+
+    fn resolves(&mut self, port: usize, host: u8, frames: usize) -> Vec<(usize, Vec<u8>)> {
+        for address in [format!("10.0.{port}.{host}"), format!("2001:db8:{port}::{host}")] {
+            self.neighbor(port, &address, host);
+        }
+        let lines = std::mem::take(&mut self.changes);
+        self.router.sh(&lines);
+        let (mut came, start) = (Vec::new(), Instant::now());
+        while came.len() < frames {
+            assert!(start.elapsed() < SOON, "only {} frames come", came.len());
+            came.extend(self.send(0, &[]));
+        }
+        came
     }
 }
 
@@ -484,6 +547,9 @@ fn set_up_port(k: usize) -> String {
         if MTUS[k] >= 1280 {
             lines += &format!("ip neigh replace 2001:db8:{k}::{host} lladdr {mac} dev p{k} nud permanent\n");
             lines += &format!("ip neigh replace fe80::{host} lladdr {mac} dev p{k} nud permanent\n");
+            for other in ["fe80::77", "fe80::1:9"] {
+                lines += &format!("ip neigh replace {other} lladdr {mac} dev p{k} nud permanent\n");
+            }
         }
     }
     for (prefix, port) in crate::router::NETWORKS {
