@@ -225,6 +225,15 @@ impl Frame {
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len as usize) }
     }
 
+    /// Leaves out the first `n` bytes; all bytes, when there are no more.
+    #[inline(always)]
+    pub fn skip(&mut self, n: u32) {
+        let n = n.min(self.len);
+        // SAFETY: the bytes from `start` on are `len` or more; so it stays inside or at their end.
+        self.start = unsafe { self.start.add(n as usize) };
+        self.len -= n;
+    }
+
     /// The first `N` bytes, or `None` when the frame is shorter.
     #[inline(always)]
     pub fn first<const N: usize>(&mut self) -> Option<&mut [u8; N]> {

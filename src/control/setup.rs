@@ -34,6 +34,7 @@ pub fn port_spec(port: &config::Port, info: &PortInfo, host: &Host) -> PortSpec 
         max_len: u16::try_from(info.max_frame.saturating_sub(ETHERNET)).unwrap_or(u16::MAX),
         addresses: given_addresses(builtin_host, &port.addresses),
         builtin_host,
+        sub: None,
         reverse_path: port.urpf,
         redirects: port.redirects,
     }

@@ -152,10 +152,10 @@ fn worker(
         index,
         inputs: Vec::new(),
         inbox,
-        out: Outputs { own: Vec::new(), peers, wire, host },
+        out: Outputs::new(peers, wire, host),
         reader,
         slow: Slow::new(keeper.clone(), FlowTable::new(DEFAULT_FLOWS, Secret::random()?)?),
-        blocks: (0..ports.len()).map(|p| stats.block(index, p)).collect(),
+        blocks: (0..stats.ports().len()).map(|p| stats.block(index, p)).collect(),
         used: Used::default(),
         bell: links[index].bell.clone(),
         commands,
@@ -201,7 +201,9 @@ fn share_out(ports: Vec<Port>, mut up: Option<TxQueue>, workers: &mut [Worker]) 
             }
             Host::Kernel => {
                 if let Some(queue) = up.take() {
-                    up_at = Some(workers[0].add_output(id, false, queue));
+                    let at = workers[0].add_output(id, false, queue);
+                    workers[0].out.own[usize::from(at)].is_way_up = true;
+                    up_at = Some(at);
                 }
                 match up_at {
                     Some(at) => own(&mut workers[0].out.host[usize::from(id)], at),
@@ -238,7 +240,19 @@ impl Worker {
 
     fn add_output(&mut self, port: PortId, wire: bool, queue: TxQueue) -> u16 {
         let block = self.blocks[usize::from(port)].clone();
-        let output = Output { port, wire, queue, block, packets: 0, bytes: 0, made: 0, full: 0, dead: false };
+        let output = Output {
+            port,
+            wire,
+            queue,
+            block,
+            packets: 0,
+            bytes: 0,
+            made: 0,
+            full: 0,
+            tagged: false,
+            is_way_up: false,
+            dead: false,
+        };
         self.out.own.push(output);
         (self.out.own.len() - 1) as u16
     }

@@ -3,7 +3,10 @@
 
 use netmap::{Frame, RxRing, prefetch};
 
-use crate::tables::{NextHopId, PortId};
+use crate::{
+    tables::{NextHopId, PortId},
+    wire::vlan::Priority,
+};
 
 /// Packets that go through the stages together.
 pub const BURST: usize = 32;
@@ -139,6 +142,19 @@ impl Ready {
     }
 }
 
+/// What the frames of a burst from a port with VLANs had for tags, and whose they are.
+#[derive(Default, Debug)]
+pub struct Untagged {
+    /// The port or sub-port of each packet of the burst.
+    pub port: [PortId; BURST],
+    /// Bytes of tags that were in front of what the packet's frame is now.
+    pub skipped: [u8; BURST],
+    /// The tags' priorities.
+    pub priority: [Priority; BURST],
+    /// The packets that the stages see now, one bit each.
+    pub only: u64,
+}
+
 /// The packets of one ring in this sweep, and those of them that go through the stages now.
 #[derive(Debug)]
 pub struct Burst {
@@ -154,6 +170,8 @@ pub struct Burst {
     pub odd: Odd,
     /// Packets that have been rewritten.
     pub ready: Ready,
+    /// Bursts from a port with VLANs only.
+    pub untagged: Untagged,
 }
 
 impl Default for Burst {
@@ -167,6 +185,7 @@ impl Default for Burst {
             v6: Lane::default(),
             odd: Odd::default(),
             ready: Ready::default(),
+            untagged: Untagged::default(),
         }
     }
 }
@@ -222,6 +241,14 @@ impl Burst {
             prefetch(frame.start());
         }
         self.len > 0
+    }
+
+    /// Lets the stages see these packets of the burst and no others, from the beginning.
+    #[inline(always)]
+    pub fn restrict(&mut self, only: u64) {
+        self.untagged.only = only;
+        (self.v4.len, self.v6.len, self.ready.len) = (0, 0, 0);
+        self.odd = Odd::default();
     }
 
     /// The first of the packets taken.

@@ -27,6 +27,8 @@ pub const CELL_BYTES: usize = netmap::arena::BUF_SIZE as usize;
 pub enum Exit {
     /// Out of the port.
     Wire(PortId),
+    /// Out of the sub-port, whose tags the frame has already.
+    Tagged(PortId),
     /// Up to the host's stack, as if received on the port.
     Host(PortId),
 }

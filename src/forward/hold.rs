@@ -13,7 +13,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
-use crate::tables::PortId;
+use crate::{tables::PortId, wire::vlan::Priority};
 
 /// Least time between two questions for the same neighbour, in nanoseconds.
 pub const ASK_EVERY: u64 = 1_000_000_000;
@@ -46,6 +46,8 @@ pub struct Meta {
     pub is_ipv6: bool,
     /// Whether it was made here, an ICMP error: no counter of received packets knows it.
     pub made: bool,
+    /// The priority of its tags, for those that it may leave with.
+    pub priority: Priority,
 }
 
 /// A packet that has left the hold.
@@ -133,7 +135,8 @@ impl Hold {
             per_neighbor: limits.per_neighbor.clamp(1, cells.max(1)),
             cell_len: limits.cell_len.min(usize::from(u16::MAX)),
         };
-        let meta = Meta { from: 0, ip_offset: 0, is_ipv6: false, made: false };
+        let priority = Priority::default();
+        let meta = Meta { from: 0, ip_offset: 0, is_ipv6: false, made: false, priority };
         let (mut cell_links, mut neighbor_links) = (Links::new(cells), Links::new(cells));
         let (mut free, mut idle) = (Chain::EMPTY, Chain::EMPTY);
         for index in 0..cells as u16 {
@@ -419,7 +422,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn meta(from: PortId) -> Meta {
-        Meta { from, ip_offset: 14, is_ipv6: false, made: false }
+        Meta { from, ip_offset: 14, is_ipv6: false, made: false, priority: Priority::default() }
     }
 
     fn ip(last: u8) -> IpAddr {

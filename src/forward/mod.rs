@@ -24,6 +24,7 @@ pub mod rewrite;
 pub mod route;
 pub mod slow;
 pub mod sums;
+pub mod untag;
 pub mod used;
 pub mod verdict;
 pub mod worker;

@@ -3,14 +3,18 @@
 //! Ring *k* of a port belongs to worker *k* mod N, its host rings too. A worker without a ring of
 //! the outgoing port hands the packet to the worker that has one.
 
-use netmap::{RxRing, TxQueue};
+use netmap::{Frame, RxRing, TxQueue};
 
 use super::{
     bell::Bell,
     handover::{Exit, Origin, Sender},
     verdict::Verdict,
 };
-use crate::{stats::file::BlockRef, tables::PortId};
+use crate::{
+    stats::file::BlockRef,
+    tables::{PortId, SubPort, Tables},
+    wire::vlan::{ADDRESSES, Priority},
+};
 
 use std::sync::Arc;
 
@@ -21,6 +25,8 @@ pub enum Way {
     Own(u16),
     /// Through another worker, number so-and-so in [`Outputs::peers`].
     Peer(u16),
+    /// With tags, by another port's rings: a sub-port, number so-and-so in [`Outputs::sub_ports`].
+    SubPort(u16),
     /// Not at all.
     None,
 }
@@ -44,8 +50,20 @@ pub struct Output {
     pub made: u64,
     /// Packets that found the ring full in this sweep.
     pub full: u64,
+    /// Whether it was used, or found full, by packets of sub-ports, which are counted there.
+    pub tagged: bool,
+    /// Whether it leads up to the host's stack by no port's rings, and takes no tags.
+    pub is_way_up: bool,
     /// The device is gone; packets for it find no way.
     pub dead: bool,
+}
+
+/// A VLAN sub-port, as a way out.
+pub struct SubOutput {
+    /// Its port and tags.
+    pub sub: SubPort,
+    /// The worker's counters for the sub-port.
+    pub block: BlockRef,
 }
 
 /// The way to another worker.
@@ -77,6 +95,12 @@ pub struct Outputs {
     pub wire: Vec<Way>,
     /// The way to each port's host side.
     pub host: Vec<Way>,
+    /// The sub-ports.
+    pub sub_ports: Vec<SubOutput>,
+    /// The priority of the packet that is being sent, for the tags that it gets.
+    pub priority: Priority,
+    /// The generation of the tables that the sub-ports are from.
+    generation: u64,
 }
 
 impl Outputs {
@@ -119,6 +143,10 @@ impl Outputs {
     /// How many more packets the ring towards the wire of `port` takes in this sweep. One that has
     /// no room for `wanted` counts as found full.
     pub fn room(&mut self, port: PortId, wanted: usize) -> usize {
+        if let Some(sub) = self.sub_port(port) {
+            let parent = sub.sub.parent;
+            return self.room(parent, wanted);
+        }
         match self.wire.get(usize::from(port)) {
             Some(&Way::Own(n)) => {
                 let output = &mut self.own[usize::from(n)];
@@ -127,17 +155,18 @@ impl Outputs {
                 room
             }
             Some(&Way::Peer(n)) => self.peers[usize::from(n)].ring.room(),
-            Some(Way::None) | None => 0,
+            Some(Way::SubPort(_) | Way::None) | None => 0,
         }
     }
 
     /// Why a packet for the wire of `port` that found no room is lost.
     pub fn no_room(&self, port: PortId) -> Verdict {
+        let port = self.sub_port(port).map_or(port, |sub| sub.sub.parent);
         match self.wire.get(usize::from(port)) {
             Some(&Way::Own(n)) if self.own[usize::from(n)].dead => Verdict::PortDown,
             Some(Way::Own(_)) => Verdict::TxFull,
             Some(Way::Peer(_)) => Verdict::HandoverFull,
-            Some(Way::None) | None => Verdict::PortDown,
+            Some(Way::SubPort(_) | Way::None) | None => Verdict::PortDown,
         }
     }
 
@@ -155,10 +184,11 @@ impl Outputs {
         fill: impl FnOnce(&mut [u8]),
     ) -> Sent {
         let (way, full) = match exit {
-            Exit::Wire(port) => (self.wire.get(usize::from(port)), Verdict::TxFull),
+            Exit::Wire(port) | Exit::Tagged(port) => (self.wire.get(usize::from(port)), Verdict::TxFull),
             Exit::Host(port) => (self.host.get(usize::from(port)), Verdict::HostFull),
         };
         match way {
+            Some(&Way::SubPort(n)) => self.send_by_sub_port(n, exit, origin, len, fill),
             Some(&Way::Own(n)) => {
                 let output = &mut self.own[usize::from(n)];
                 if !output.queue.ring.send_with(len as u32, fill) {
@@ -174,10 +204,7 @@ impl Outputs {
                 true => Sent::InTransit,
                 false => Sent::Not(Verdict::HandoverFull),
             },
-            Some(Way::None) | None => Sent::Not(match exit {
-                Exit::Wire(_) => Verdict::PortDown,
-                Exit::Host(_) => Verdict::HostFull,
-            }),
+            Some(Way::None) | None => no_way(exit),
         }
     }
 
@@ -192,7 +219,8 @@ impl Outputs {
         }
         let mut pending = false;
         for (at, output) in self.own.iter_mut().enumerate() {
-            if output.packets + output.full == 0 && !output.queue.pending() || output.dead {
+            let used = output.packets + output.full > 0 || output.tagged;
+            if !used && !output.queue.pending() || output.dead {
                 continue;
             }
             if let Err(error) = output.queue.sync() {
@@ -211,8 +239,177 @@ impl Outputs {
                 output.block.made.add(output.made);
             }
             (output.packets, output.bytes, output.made, output.full) = (0, 0, 0, 0);
+            output.tagged = false;
             pending |= output.queue.pending() && !output.dead;
         }
         pending
     }
+}
+
+impl Outputs {
+    /// No ways yet, but to these other workers, for `ports` ports.
+    pub fn new(peers: Vec<Peer>, wire: Vec<Way>, host: Vec<Way>) -> Self {
+        Self {
+            own: Vec::new(),
+            peers,
+            wire,
+            host,
+            sub_ports: Vec::new(),
+            priority: Priority::default(),
+            // None that there is: the first tables are looked at.
+            generation: u64::MAX,
+        }
+    }
+
+    /// Brings the sub-ports up to `tables`, whose generation this is; `blocks` are the worker's
+    /// counters.
+    #[inline(always)]
+    pub fn follow(&mut self, tables: &Tables, generation: u64, blocks: &[BlockRef]) {
+        if self.generation != generation {
+            self.generation = generation;
+            self.follow_sub_ports(tables, blocks);
+        }
+    }
+
+    #[cold]
+    fn follow_sub_ports(&mut self, tables: &Tables, blocks: &[BlockRef]) {
+        self.sub_ports.clear();
+        for ways in [&mut self.wire, &mut self.host] {
+            ways.iter_mut().filter(|way| matches!(way, Way::SubPort(_))).for_each(|way| *way = Way::None);
+        }
+        for ((id, table), block) in tables.ports.iter().enumerate().zip(blocks) {
+            let Some(sub) = table.sub else { continue };
+            let way = Way::SubPort(self.sub_ports.len() as u16);
+            self.sub_ports.push(SubOutput { sub, block: block.clone() });
+            for ways in [&mut self.wire, &mut self.host] {
+                ways.resize(ways.len().max(id + 1), Way::None);
+                ways[id] = way;
+            }
+        }
+    }
+
+    fn sub_port(&self, port: PortId) -> Option<&SubOutput> {
+        match self.wire.get(usize::from(port)) {
+            Some(&Way::SubPort(n)) => self.sub_ports.get(usize::from(n)),
+            _ => None,
+        }
+    }
+
+    /// Sends a frame of `len` bytes, without tags unless `exit` says that it has them, by the rings of
+    /// the port that sub-port number `n` belongs to.
+    #[cold]
+    fn send_by_sub_port(
+        &mut self,
+        n: u16,
+        exit: Exit,
+        origin: Origin,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Sent {
+        let Self { own, peers, wire, host, sub_ports, priority, .. } = self;
+        let Some(SubOutput { sub, block }) = sub_ports.get(usize::from(n)) else { return no_way(exit) };
+        let (tags, parent) = (sub.tags, usize::from(sub.parent));
+        let (way, full) = match exit {
+            Exit::Wire(_) | Exit::Tagged(_) => (wire.get(parent), Verdict::TxFull),
+            Exit::Host(_) => (host.get(parent), Verdict::HostFull),
+        };
+        match way {
+            Some(&Way::Own(at)) => {
+                let output = &mut own[usize::from(at)];
+                let bare = matches!(exit, Exit::Tagged(_)) || output.is_way_up;
+                let room = if bare { 0 } else { tags.len() };
+                output.tagged = true;
+                let sent = output.queue.ring.send_with((len + room) as u32, |buf| {
+                    fill(&mut buf[room..]);
+                    if !bare {
+                        tags.write(buf, *priority);
+                    }
+                });
+                match (sent, exit) {
+                    (false, Exit::Host(_)) => Sent::Not(full),
+                    (false, _) => {
+                        block.tx_full.add(1);
+                        Sent::Not(full)
+                    }
+                    (true, Exit::Host(_)) => Sent::Left,
+                    (true, _) => {
+                        // As on the way in, without the tags.
+                        let bytes = if bare { len.saturating_sub(tags.len()) } else { len };
+                        block.tx_packets.add(1);
+                        block.tx_bytes.add(bytes as u64);
+                        block.made.add(u64::from(origin == Origin::Made));
+                        Sent::Left
+                    }
+                }
+            }
+            Some(&Way::Peer(at)) => {
+                let ring = &mut peers[usize::from(at)].ring;
+                let pushed = match exit {
+                    // With the tags, since nobody there knows the priority.
+                    Exit::Wire(port) => ring.push_with(Exit::Tagged(port), origin, len + tags.len(), |buf| {
+                        fill(&mut buf[tags.len()..]);
+                        tags.write(buf, *priority);
+                    }),
+                    exit => ring.push_with(exit, origin, len, fill),
+                };
+                if pushed { Sent::InTransit } else { Sent::Not(Verdict::HandoverFull) }
+            }
+            Some(Way::SubPort(_) | Way::None) | None => no_way(exit),
+        }
+    }
+
+    /// Sends the packet in `slot` of `rx` out of `port`: `frame` is the packet without its tags, of
+    /// which `skipped` bytes stand in front of it, and `len` what is to be sent of it. Where it leaves
+    /// with as many tags its buffer is exchanged, else it is copied.
+    #[inline(always)]
+    pub fn forward_untagged(
+        &mut self,
+        port: PortId,
+        origin: Origin,
+        rx: &RxRing,
+        slot: u32,
+        frame: &Frame,
+        len: u32,
+        skipped: u32,
+    ) -> Sent {
+        let same = self.sub_port(port).filter(|sub| sub.sub.tags.len() as u32 == skipped).map(|sub| sub.sub);
+        if let Some(sub) = same
+            && let Some(&Way::Own(at)) = self.wire.get(usize::from(sub.parent))
+            && let Some(output) = self.own.get_mut(usize::from(at))
+            && output.queue.ring.space() > 0
+            // SAFETY: the slot is the worker's, and `frame`, the one frame of it, is not used again.
+            && let Some(mut whole) = unsafe { rx.frame(slot) }
+        {
+            let bytes = whole.bytes_mut();
+            let tags = skipped as usize;
+            if bytes.len() >= tags + ADDRESSES {
+                bytes.copy_within(tags..tags + ADDRESSES, 0);
+                sub.tags.write_over(bytes, self.priority);
+                if output.queue.ring.forward(rx, slot, len + skipped) {
+                    output.tagged = true;
+                    if let Some(SubOutput { block, .. }) = self.sub_port(port) {
+                        block.tx_packets.add(1);
+                        block.tx_bytes.add(len.into());
+                    }
+                    return Sent::Left;
+                }
+            }
+            return Sent::Not(Verdict::BadSlot);
+        }
+        if skipped == 0 {
+            return match self.forward(port, rx, slot, len) {
+                true => Sent::Left,
+                false => self.forward_elsewhere(port, origin, rx, slot, len),
+            };
+        }
+        self.send(Exit::Wire(port), origin, &frame.bytes()[..len.min(frame.len()) as usize])
+    }
+}
+
+/// What becomes of a packet for an exit that there is no way to.
+fn no_way(exit: Exit) -> Sent {
+    Sent::Not(match exit {
+        Exit::Wire(_) | Exit::Tagged(_) => Verdict::PortDown,
+        Exit::Host(_) => Verdict::HostFull,
+    })
 }

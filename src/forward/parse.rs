@@ -36,17 +36,22 @@ fn may_be_source6(upper: u16) -> bool {
     (upper != 0) & (upper & 0xffc0 != 0xfe80) & (upper < 0xff00)
 }
 
-/// Sorts the burst's packets into plain IPv4, plain IPv6 and odd, takes the plain ones'
+/// Sorts the burst's packets, with `SOME` only those that [`Untagged`](super::burst::Untagged) says
+/// are to be seen now, into plain IPv4, plain IPv6 and odd, takes the plain ones'
 /// destinations, and prefetches the first word that their lookups will read. Gives the bytes
 /// received, without FCS.
 #[inline(always)]
-pub fn parse(burst: &mut Burst, port: &PortTable, tables: &Tables) -> u64 {
+pub fn parse<const SOME: bool>(burst: &mut Burst, port: &PortTable, tables: &Tables) -> u64 {
     let mut mac = [0; 8];
     mac[..6].copy_from_slice(&port.mac);
     let mac = u64::from_le_bytes(mac);
     let mut bytes = 0;
+    let only = burst.untagged.only;
     let (frames, v4, v6, odd) = burst.parts();
     for (at, frame) in frames.iter_mut().enumerate() {
+        if SOME && only >> (at % 64) & 1 == 0 {
+            continue;
+        }
         bytes += u64::from(frame.len());
         let Some(kind) = kind(frame, mac) else {
             odd.push(at);

@@ -29,6 +29,7 @@ use crate::{
     wire::{
         self,
         ethernet::{self, EthernetHeader, is_group},
+        vlan::{self, ADDRESSES, Priority, TAG_LEN},
     },
 };
 
@@ -157,7 +158,29 @@ impl Slow {
         match ethertype.get() {
             ethernet::IPV4 => self.ipv4(context, frame, group),
             ethernet::IPV6 => self.ipv6(context, frame, group),
+            ethernet::VLAN | ethernet::SERVICE_VLAN => self.tagged(context, frame),
             _ => self.hand_up(context, frame, Verdict::UnknownProtocol),
+        }
+    }
+
+    /// A frame with a tag that is none of a sub-port's. One with VID 0 counts as untagged; the VLAN of
+    /// any other is not ours, and perhaps the host's.
+    fn tagged(&mut self, context: &mut Context<'_>, frame: &mut [u8]) -> Ending {
+        match vlan::parse(&frame[ETHERNET..]) {
+            Some((tag, _)) if tag.vlan() == 0 => {
+                let control = tag.control.get();
+                context.out.priority = Priority::of(control, control);
+                frame.copy_within(..ADDRESSES, TAG_LEN);
+                let frame = &mut frame[TAG_LEN..];
+                // A second one of these is nobody's.
+                if vlan::is_tag(u16::from_be_bytes([frame[12], frame[13]])) {
+                    return Verdict::UnknownVlan.into();
+                }
+                self.frame(context, frame)
+            }
+            Some(_) if context.port().builtin_host => Verdict::UnknownVlan.into(),
+            Some(_) => self.hand_up(context, frame, Verdict::UnknownVlan),
+            None => Verdict::Runt.into(),
         }
     }
 
@@ -192,7 +215,8 @@ impl Slow {
     fn hold(&mut self, context: &mut Context<'_>, frame: &[u8], found: Found, neighbor: IpAddr) -> Ending {
         let (port, now) = (found.hop.port, self.now());
         let is_ipv6 = frame[12..ETHERNET] == ethernet::IPV6.to_be_bytes();
-        let meta = Meta { from: context.port, ip_offset: ETHERNET as u16, is_ipv6, made: false };
+        let (from, priority) = (context.port, context.out.priority);
+        let meta = Meta { from, ip_offset: ETHERNET as u16, is_ipv6, made: false, priority };
         let Ok(pushed) = self.hold.push((port, neighbor), frame, meta, now) else {
             return Verdict::HoldFull.into();
         };
@@ -276,7 +300,8 @@ impl Slow {
             }
             Action::Resolve | Action::Glean if self.hold.len() < Limits::default().cells / 2 => {
                 let is_ipv6 = ethertype == ethernet::IPV6;
-                let meta = Meta { from: context.port, ip_offset: ETHERNET as u16, is_ipv6, made: true };
+                let (from, priority) = (context.port, context.out.priority);
+                let meta = Meta { from, ip_offset: ETHERNET as u16, is_ipv6, made: true, priority };
                 let (frame, now) = (&self.scratch[..ETHERNET + len], self.now());
                 let Ok(pushed) = self.hold.push((port, neighbor), frame, meta, now) else { return };
                 self.pushed(context, pushed, port, neighbor);
@@ -355,7 +380,7 @@ impl Slow {
         for _ in 0..Limits::default().cells {
             let Some(held) = self.hold.take(port, address) else { break };
             let (len, meta) = (held.frame.len(), held.meta);
-            context.port = meta.from;
+            (context.port, context.out.priority) = (meta.from, meta.priority);
             if meta.made {
                 self.scratch[..len].copy_from_slice(held.frame);
                 self.send_held(context, len, meta.is_ipv6);
@@ -365,6 +390,7 @@ impl Slow {
             let ending = end(self, context, &mut copy[..len]);
             self.let_go(context, meta, ending);
         }
+        context.out.priority = Priority::default();
     }
 
     /// Counts a packet that is no longer held.

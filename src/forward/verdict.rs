@@ -59,6 +59,7 @@ verdicts! {
     NotForUs "not_for_us" Discard "The frame's destination MAC address is another's.";
     LinkBroadcast "link_broadcast" Discard "Unicast IP in a link broadcast or multicast (RFC 1812 5.3.4).";
     UnknownProtocol "unknown_protocol" Discard "An EtherType that nobody here speaks.";
+    UnknownVlan "unknown_vlan" Discard "A tag of a VLAN that the port does not have.";
     Martian "martian" Discard "A source or destination that must not be forwarded (RFC 1812 5.3.7).";
     ReversePath "reverse_path" Discard "The way back to the source is not by this port (RFC 3704).";
     Multicast "multicast" Discard "A multicast destination; multicast is not routed.";

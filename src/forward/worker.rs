@@ -7,12 +7,12 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver as Commands, Sender as ToKeeperChannel};
-use netmap::{RxQueue, SyncError, Wait};
+use netmap::{RxQueue, RxRing, SyncError, Wait};
 
 use super::{
     bell::Bell,
-    burst::Burst,
-    hand_over::hand_over,
+    burst::{BURST, Burst},
+    hand_over::{hand_over, hand_over_untagged},
     handover::{Exit, Origin, Receiver},
     idle::{Idle, Patience},
     messages::{ToKeeper, ToWorker},
@@ -24,12 +24,14 @@ use super::{
     route::route,
     slow::{Context, Slow},
     sums::Samples,
+    untag::{next_group, untag},
     used::Used,
     verdict::Verdict,
 };
 use crate::{
     stats::file::BlockRef,
-    tables::{PortId, ReversePath, Tables, publish::Reader},
+    tables::{PortId, ReversePath, Tables, Trunk, publish::Reader},
+    wire::vlan::Priority,
 };
 
 /// Sweeps between two looks at the clock.
@@ -127,6 +129,7 @@ impl Worker {
         let Self { inputs, inbox, out, reader, slow, blocks, used, keeper, .. } = self;
         let generation = reader.generation();
         let tables = reader.sweep();
+        out.follow(tables, generation, blocks);
         let mut packets = 0;
         for input in inputs.iter_mut() {
             if !input.sync(keeper) {
@@ -166,6 +169,7 @@ impl Worker {
         let Self { out, reader, slow, blocks, commands, keeper, .. } = self;
         let generation = reader.generation();
         let tables = reader.sweep();
+        out.follow(tables, generation, blocks);
         let mut context = Context { tables, generation, out, port: 0, blocks };
         while let Ok(command) = commands.try_recv() {
             match command {
@@ -259,9 +263,47 @@ fn look_at_sums(burst: &Burst, input: &mut Input, tables: &Tables, keeper: &ToKe
 /// Packets that came in from the wire: all stages.
 #[inline(always)]
 fn from_wire(burst: &mut Burst, input: &Input, context: &mut Context<'_>, slow: &mut Slow, used: &mut Used) {
-    let (tables, port, block) = (context.tables, input.port, &input.block);
+    let ring = &input.queue.ring;
+    match &context.tables.ports[usize::from(input.port)].trunk {
+        None => stages::<false>(burst, ring, context, &input.block, slow, used),
+        Some(trunk) => from_trunk(burst, ring, context, trunk, slow, used),
+    }
+}
+
+/// Packets that came in by a port with VLANs: all stages, for the packets of one sub-port after the
+/// other, as if they had come in by a port of their own.
+#[inline(never)]
+fn from_trunk(
+    burst: &mut Burst,
+    ring: &RxRing,
+    context: &mut Context<'_>,
+    trunk: &Trunk,
+    slow: &mut Slow,
+    used: &mut Used,
+) {
+    let blocks = context.blocks;
+    let mut left = untag(burst, context.port, trunk);
+    while let Some((port, packets)) = next_group(burst, &mut left) {
+        burst.restrict(packets);
+        context.port = port;
+        stages::<true>(burst, ring, context, &blocks[usize::from(port)], slow, used);
+    }
+}
+
+/// The stages, for the burst's packets of the context's port: with `SOME`, those that the burst is
+/// restricted to, whose tags have been taken off.
+#[inline(always)]
+fn stages<const SOME: bool>(
+    burst: &mut Burst,
+    ring: &RxRing,
+    context: &mut Context<'_>,
+    block: &BlockRef,
+    slow: &mut Slow,
+    used: &mut Used,
+) {
+    let (tables, port) = (context.tables, context.port);
     let table = &tables.ports[usize::from(port)];
-    let bytes = parse(burst, table, tables);
+    let bytes = parse::<SOME>(burst, table, tables);
     if table.reverse_path != ReversePath::Off {
         reverse_path(burst, tables, port, table.reverse_path);
     }
@@ -270,25 +312,30 @@ fn from_wire(burst: &mut Burst, input: &Input, context: &mut Context<'_>, slow: 
         turn_back(burst, tables, port);
     }
     rewrite(burst, tables);
-    hand_over(burst, &input.queue.ring, context.out, port, block);
+    if SOME {
+        hand_over_untagged(burst, ring, context.out, port, block);
+    } else {
+        hand_over(burst, ring, context.out, port, block);
+    }
     used.mark(burst);
     if !burst.odd.is_empty() {
-        odd(burst, context, block, slow);
+        odd::<SOME>(burst, context, block, slow);
     }
-    block.rx_packets.add(burst.len() as u64);
+    let packets = if SOME { burst.untagged.only.count_ones().into() } else { burst.len() as u64 };
+    block.rx_packets.add(packets);
     block.rx_bytes.add(bytes);
 }
 
 /// The careful path for the burst's odd packets.
 #[cold]
-fn odd(burst: &mut Burst, context: &mut Context<'_>, block: &BlockRef, slow: &mut Slow) {
-    let odd = burst.odd;
-    let frames = burst.frames();
-    for at in odd {
-        if let Some(frame) = frames.get_mut(at) {
+fn odd<const SOME: bool>(burst: &mut Burst, context: &mut Context<'_>, block: &BlockRef, slow: &mut Slow) {
+    for at in burst.odd {
+        context.out.priority = if SOME { burst.untagged.priority[at % BURST] } else { Priority::default() };
+        if let Some(frame) = burst.frames().get_mut(at) {
             slow.packet(context, frame).count(block);
         }
     }
+    context.out.priority = Priority::default();
 }
 
 /// Packets that the host's own stack sends out of the port: they pass as they are.

@@ -18,11 +18,13 @@ mod reverse_path;
 mod sync;
 pub mod synthetic;
 mod tree6;
+mod vlan;
 
 use std::net::IpAddr;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 pub use reverse_path::ReversePath;
+pub use vlan::{SubPort, Trunk};
 
 /// Index of a port in [`Tables::ports`], and of its counters.
 pub type PortId = u16;
@@ -162,6 +164,10 @@ pub struct PortTable {
     pub reverse_path: ReversePath,
     /// Whether senders on the link are told of a better first hop on it.
     pub redirects: bool,
+    /// A sub-port: the port whose rings its frames go by, with tags.
+    pub sub: Option<SubPort>,
+    /// The port's own sub-ports, if it has any.
+    pub trunk: Option<Box<Trunk>>,
 }
 
 /// How many ICMP errors a worker may send.

@@ -27,10 +27,11 @@ use sweepd::{
     },
     stats::file::StatsFile,
     tables::{
-        Action, Group, IcmpLimit, NextHop, NextHopId, NextHopInfo, PortTable, Tables, fixed,
+        Action, Group, IcmpLimit, NextHop, NextHopId, NextHopInfo, PortTable, SubPort, Tables, Trunk, fixed,
         prefixes::{Prefixes4, Prefixes6},
         publish::Publisher,
     },
+    wire::vlan::Tags,
 };
 
 /// Slots of each ring: small, so that tests reach the wrap and the full ring.
@@ -44,12 +45,14 @@ pub struct PortSpec {
     pub mtu: u16,
     /// The host side is a ring pair that the test holds; else the built-in host.
     pub host_rings: bool,
+    /// A VLAN sub-port of an earlier port: its number and the tags. Sub-ports come last.
+    pub sub: Option<(usize, Tags)>,
 }
 
 impl PortSpec {
     pub fn new(addresses: &[&str]) -> Self {
         let addresses = addresses.iter().map(|a| a.parse().expect("an address")).collect();
-        Self { rings: 1, addresses, mtu: 1500, host_rings: false }
+        Self { rings: 1, addresses, mtu: 1500, host_rings: false, sub: None }
     }
 
     pub fn rings(self, rings: u32) -> Self {
@@ -58,6 +61,10 @@ impl PortSpec {
 
     pub fn mtu(self, mtu: u16) -> Self {
         Self { mtu, ..self }
+    }
+
+    pub fn of(self, parent: usize, tags: &str) -> Self {
+        Self { sub: Some((parent, tags.parse().expect("tags"))), ..self }
     }
 
     pub fn host_rings(self) -> Self {
@@ -253,14 +260,15 @@ impl Tube {
     /// A router with these ports and this many workers. Its addresses are local; nothing else is
     /// routed yet.
     pub fn new(specs: &[PortSpec], workers: usize) -> Self {
-        let needs = specs.iter().map(|s| {
+        let real = || specs.iter().filter(|spec| spec.sub.is_none());
+        let needs = real().map(|s| {
             let (rings, slots) = pipe::needs(s.rings, SLOTS);
             if s.host_rings { (2 * rings, 2 * slots) } else { (rings, slots) }
         });
         let (rings, slots) = needs.fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
         let mut arena = Arena::new(rings, slots, 0).expect("memory");
         let (mut ports, mut peers, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
-        for (id, spec) in specs.iter().enumerate() {
+        for (id, spec) in real().enumerate() {
             let (mut ours, theirs) = pipe::pair(&mut arena, &id.to_string(), spec.rings, SLOTS);
             hosts.push(spec.host_rings.then(|| {
                 let (near, far) = pipe::pair(&mut arena, "host", spec.rings, SLOTS);
@@ -280,7 +288,7 @@ impl Tube {
         let routes = base_routes(specs);
         let make = || {
             let mut tables = Tables::new()?;
-            tables.ports = specs.iter().enumerate().map(|(id, s)| port_table(id, s)).collect();
+            tables.ports = specs.iter().enumerate().map(|(id, s)| port_table(id, s, specs)).collect();
             routes.write(&mut tables);
             Ok::<_, std::io::Error>(tables)
         };
@@ -352,7 +360,9 @@ impl Tube {
         let mut bytes = frame.to_vec();
         let Worker { reader, slow, out, blocks, .. } = &mut self.workers[0];
         let generation = reader.generation();
-        let mut context = Context { tables: reader.sweep(), generation, out, port: port as u16, blocks };
+        let tables = reader.sweep();
+        out.follow(tables, generation, blocks);
+        let mut context = Context { tables, generation, out, port: port as u16, blocks };
         let ending = slow.packet(&mut context, &mut Frame::over(&mut bytes));
         reader.quiescent();
         self.settle();
@@ -477,7 +487,10 @@ fn take_all(port: &mut Port) -> Vec<Vec<u8>> {
     frames
 }
 
-fn port_table(id: usize, spec: &PortSpec) -> PortTable {
+fn port_table(id: usize, spec: &PortSpec, specs: &[PortSpec]) -> PortTable {
+    let sub = |spec: &PortSpec| spec.sub.map(|(parent, tags)| SubPort { parent: parent as u16, tags });
+    let subs = specs.iter().zip(0..).filter_map(|(spec, port)| Some((sub(spec)?, port)));
+    let subs = subs.filter(|(sub, _)| usize::from(sub.parent) == id).map(|(sub, port)| (sub.tags, port));
     let addresses4 = spec.addresses.iter().filter_map(|a| match a {
         IpNet::V4(net) => Some(*net),
         IpNet::V6(_) => None,
@@ -494,6 +507,8 @@ fn port_table(id: usize, spec: &PortSpec) -> PortTable {
         addresses4: addresses4.collect(),
         addresses6: addresses6.collect(),
         builtin_host: !spec.host_rings,
+        sub: sub(spec),
+        trunk: Trunk::new(subs).map(Box::new),
         ..PortTable::default()
     }
 }

@@ -22,7 +22,8 @@ but the rules. Those of `src/` test the function that does it.
 
 *Kept*: every test passes, or the build fails. *Differs*: kept as the last column says; for xdp and
 Linux, as the list below says. *Part*: some of the rule's tests do not run there. *Not yet*: not kept.
-Not listed: VLAN sub-ports and address translation, which are not built yet.
+Not listed: address translation, which is not built yet. Numbers from 101 are this program's own, for
+what is below IP.
 
 | rule | from | what it asks | result | xdp | Linux | shown by |
 |---|---|---|---|---|---|---|

@@ -134,4 +134,29 @@ pub const RULES: &[(u32, &str, &str, Note)] = &[
         Kept,
     ),
     (63, "RFC 2992", "When one of several next hops goes, no more flows move than must.", Kept),
+    (
+        101,
+        "IEEE 802.1Q",
+        "A tagged frame is its VLAN's sub-port's, there and back; another VLAN's is the host's or nobody's.",
+        Kept,
+    ),
+    (102, "IEEE 802.1Q 9.6", "VID 0 counts as untagged; the priority goes from tag to tag.", Kept),
+    (103, "IEEE 802.1ad", "A service tag stands outside the customer's.", Kept),
+    (
+        104,
+        "this program",
+        "A sub-port is the kernel's VLAN interface with its parent and tag, whatever its name.",
+        Differs(
+            "Could not run against a kernel: none at hand has VLAN interfaces. Shown by rtnetlink's \
+             messages, made by hand. On FreeBSD not yet: sub-ports are the configuration's there.",
+        ),
+    ),
+    (
+        105,
+        "IEEE 802.3 3.2.8",
+        "A frame shorter than its own headers say is counted; one under 60 bytes alone is none.",
+        Kept,
+    ),
+    (106, "netmap(4)", "A packet in several slots (NS_MOREFRAG) is dropped whole and counted.", Kept),
+    (107, "IEEE 802.3 4.2.3.3", "To a card, frames under 60 bytes are padded with zeroes.", Kept),
 ];

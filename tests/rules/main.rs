@@ -14,6 +14,7 @@ mod differences;
 mod document;
 mod errors;
 mod forwarding;
+mod frames;
 mod list;
 mod neighbors;
 mod options;
@@ -22,5 +23,6 @@ mod reverse_path;
 mod router;
 mod six;
 mod switches;
+mod vlan;
 #[cfg(target_os = "linux")]
 mod wires;

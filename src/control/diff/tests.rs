@@ -52,6 +52,7 @@ fn rib(routes: &[Route]) -> Rib {
         mtu: 1500,
         up: true,
         carrier: true,
+        vlan: None,
     };
     let neighbor = KernelEvent::NeighborChanged {
         index: WAN,

@@ -6,6 +6,8 @@ use std::{io, net::IpAddr};
 
 use ipnet::IpNet;
 
+use crate::wire::vlan::Tag;
+
 #[cfg(target_os = "freebsd")]
 pub mod freebsd;
 #[cfg(target_os = "linux")]
@@ -166,6 +168,17 @@ pub struct Link {
     pub up: bool,
     /// Whether the cable is in.
     pub carrier: bool,
+    /// The VLAN of another interface that it is, if it is one.
+    pub vlan: Option<VlanLink>,
+}
+
+/// What a VLAN interface stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VlanLink {
+    /// The interface below it.
+    pub parent: Index,
+    /// The tag.
+    pub tag: Tag,
 }
 
 /// An address of an interface.

@@ -8,7 +8,11 @@ use ipnet::IpNet;
 use netlink_packet_core::NlasIterator;
 
 use super::{
-    Address, Hop, KernelEvent, Link, NeighborState, NextHopObject, Placement, Route, RouteKind, Way,
+    Address, Hop, KernelEvent, Link, NeighborState, NextHopObject, Placement, Route, RouteKind, VlanLink, Way,
+};
+use crate::wire::{
+    ethernet,
+    vlan::{Tag, is_tag},
 };
 
 /// Length of a message's own header, in bytes.
@@ -51,6 +55,12 @@ const NHA_GATEWAY: u16 = 6;
 const NHA_ENCAP: u16 = 8;
 const NHA_FDB: u16 = 11;
 const IFLA_CARRIER: u16 = 33;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_LINK_NETNSID: u16 = 37;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const IFLA_VLAN_ID: u16 = 1;
+const IFLA_VLAN_PROTOCOL: u16 = 5;
 const IFA_FLAGS: u16 = 8;
 const IFA_F_SECONDARY: u32 = 0x01;
 const IFA_F_DADFAILED: u32 = 0x08;
@@ -139,7 +149,9 @@ fn link(kind: u16, payload: &[u8]) -> Parsed<Option<KernelEvent>> {
         mtu: 0,
         up: flags & libc::IFF_UP as u32 != 0,
         carrier: flags & libc::IFF_LOWER_UP as u32 != 0,
+        vlan: None,
     };
+    let (mut below, mut tag, mut elsewhere) = (None, None, false);
     attributes(payload.get(16..).ok_or(Malformed)?, |kind, value| {
         match kind {
             libc::IFLA_IFNAME => {
@@ -149,14 +161,43 @@ fn link(kind: u16, payload: &[u8]) -> Parsed<Option<KernelEvent>> {
             libc::IFLA_ADDRESS => link.mac = mac_of(value),
             libc::IFLA_MTU => link.mtu = u32_at(value, 0)?,
             IFLA_CARRIER => link.carrier = u8_at(value, 0)? != 0,
+            libc::IFLA_LINK => below = Some(u32_at(value, 0)?),
+            IFLA_LINKINFO => tag = vlan_tag(value)?,
+            IFLA_LINK_NETNSID => elsewhere = true,
             _ => {}
         }
         Ok(())
     })?;
+    // An interface below that is in another namespace has a number that means nothing here.
+    if let (Some(parent), Some(tag), false) = (below, tag, elsewhere) {
+        link.vlan = Some(VlanLink { parent, tag });
+    }
     if link.name.is_empty() || index == 0 {
         return Err(Malformed);
     }
     Ok(Some(KernelEvent::LinkChanged(link)))
+}
+
+/// The tag of a VLAN interface, from its IFLA_LINKINFO; `None` for one of another kind.
+fn vlan_tag(info: &[u8]) -> Parsed<Option<Tag>> {
+    let (mut is_vlan, mut vlan, mut protocol) = (false, None, ethernet::VLAN);
+    attributes(info, |kind, value| {
+        match kind {
+            IFLA_INFO_KIND => is_vlan = value.split(|b| *b == 0).next() == Some(b"vlan"),
+            IFLA_INFO_DATA => attributes(value, |kind, value| {
+                match kind {
+                    IFLA_VLAN_ID => vlan = Some(u16_at(value, 0)?),
+                    IFLA_VLAN_PROTOCOL => protocol = u16::from_be(u16_at(value, 0)?),
+                    _ => {}
+                }
+                Ok(())
+            })?,
+            _ => {}
+        }
+        Ok(())
+    })?;
+    let vlan = vlan.filter(|_| is_vlan && is_tag(protocol));
+    Ok(vlan.map(|vlan| Tag { service: protocol == ethernet::SERVICE_VLAN, vlan }))
 }
 
 fn address(kind: u16, payload: &[u8]) -> Parsed<Option<KernelEvent>> {

@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use ipnet::IpNet;
 
-use super::{InRib, Rib, own_index, paths::PathKey};
-use crate::control::kernel::{Address, Index, Link, NextHopObject, Parts};
-use crate::tables::PortId;
+use super::{InRib, PortSpec, Rib, RibPort, own_index, paths::PathKey};
+use crate::control::kernel::{Address, Index, Link, NextHopObject, Parts, VlanLink};
+use crate::tables::{PortId, SubPort, Trunk};
 
 /// Length of an IP packet in bytes that every Ethernet takes.
 const USUAL_MTU: u16 = 1500;
@@ -19,11 +19,11 @@ impl Rib {
         }
         let mark = self.link_sweep.epoch();
         let (up, carrier) = (link.up, link.carrier);
-        let name = link.name.clone();
+        let (name, vlan) = (link.name.clone(), link.vlan);
         let old = self.links.insert(index, (link, mark));
         let was_up = old.as_ref().is_some_and(|(old, _)| old.up);
         let carrier_moved = old.as_ref().is_some_and(|(old, _)| old.carrier != carrier);
-        let renamed = old.is_none_or(|(old, _)| old.name != name);
+        let renamed = old.is_none_or(|(old, _)| old.name != name || old.vlan != vlan);
         if renamed {
             self.map_ports();
         }
@@ -32,6 +32,7 @@ impl Rib {
         }
         if renamed || was_up != up {
             self.reroute(index);
+            self.reroute_sub_ports(index);
         }
         if was_up && !up {
             self.purge(index);
@@ -69,14 +70,17 @@ impl Rib {
         }
     }
 
-    /// Finds the interface of every port by its name.
+    /// Finds the interface of every port: by its name; a sub-port's by the interface of its parent
+    /// and by its tags, whatever it is called.
     fn map_ports(&mut self) {
         self.by_index.clear();
         let mut moved = Vec::new();
-        for (port, entry) in self.ports.iter_mut().enumerate() {
-            let name = entry.spec.interface.as_deref();
-            let index =
-                name.and_then(|name| self.links.values().find(|(l, _)| l.name == name)).map(|(l, _)| l.index);
+        let (subs, others): (Vec<_>, Vec<_>) =
+            (0..self.ports.len()).partition(|&port| self.ports[port].spec.sub.is_some());
+        // Parents first.
+        for port in others.into_iter().chain(subs) {
+            let index = self.find_interface(&self.ports[port].spec);
+            let entry = &mut self.ports[port];
             if entry.index != index {
                 moved.extend(entry.index);
                 moved.extend(index);
@@ -93,6 +97,33 @@ impl Rib {
             }
             self.reroute(index);
             self.look_at_neighbors_of(index);
+        }
+    }
+
+    fn find_interface(&self, spec: &PortSpec) -> Option<Index> {
+        let find = |is: &dyn Fn(&Link) -> bool| {
+            self.links.values().find(|(link, _)| is(link)).map(|(link, _)| link.index)
+        };
+        let Some(SubPort { parent, tags }) = spec.sub else {
+            let name = spec.interface.as_deref()?;
+            return find(&|link| link.name == name);
+        };
+        let vlan_of = |parent, tag| find(&|link| link.vlan == Some(VlanLink { parent, tag }));
+        let outer = vlan_of(self.index_of(parent)?, tags.outer)?;
+        tags.inner.map_or(Some(outer), |inner| vlan_of(outer, inner))
+    }
+
+    /// The sub-ports of a port.
+    fn sub_ports(&self, parent: PortId) -> Vec<PortId> {
+        let of_parent = |entry: &RibPort| entry.spec.sub.is_some_and(|sub| sub.parent == parent);
+        (0..).zip(&self.ports).filter(|(_, entry)| of_parent(entry)).map(|(port, _)| port).collect()
+    }
+
+    /// Works out anew where paths over the sub-ports of the port behind an interface lead.
+    pub(super) fn reroute_sub_ports(&mut self, index: Index) {
+        let Some(port) = self.port_of(index) else { return };
+        for sub in self.sub_ports(port) {
+            self.reroute(own_index(sub));
         }
     }
 
@@ -186,6 +217,10 @@ impl Rib {
         if entry.gone {
             return false;
         }
+        if let Some(sub) = entry.spec.sub {
+            // Without an interface of the kernel's the sub-port is as its parent is.
+            return self.is_live(sub.parent) && entry.index.is_none_or(|index| self.is_up(index));
+        }
         match (&entry.spec.interface, entry.index) {
             (None, _) => true,
             (Some(_), Some(index)) => self.is_up(index),
@@ -205,10 +240,18 @@ impl Rib {
         let Some(entry) = self.ports.get(usize::from(port)) else { return };
         let link = entry.index.and_then(|index| self.links.get(&index)).map(|(link, _)| link);
         let mut table = entry.table.clone();
-        table.up = live && link.is_none_or(|link| link.carrier);
-        table.mac = entry.spec.mac.or(link.and_then(|link| link.mac)).unwrap_or(entry.spec.device_mac);
+        let parent = entry.spec.sub.and_then(|sub| self.port(sub.parent));
+        table.up = live && parent.is_none_or(|parent| parent.up) && link.is_none_or(|link| link.carrier);
+        let device_mac = parent.map_or(entry.spec.device_mac, |parent| parent.mac);
+        table.mac = entry.spec.mac.or(link.and_then(|link| link.mac)).unwrap_or(device_mac);
         let kernel_mtu = link.map(|link| u16::try_from(link.mtu).unwrap_or(u16::MAX));
-        table.mtu = entry.spec.mtu.or(kernel_mtu).unwrap_or(USUAL_MTU).min(entry.spec.max_len);
+        let usual = parent.map_or(USUAL_MTU, |parent| parent.mtu);
+        table.mtu = entry.spec.mtu.or(kernel_mtu).unwrap_or(usual).min(entry.spec.max_len);
+        table.builtin_host = entry.spec.builtin_host || entry.spec.sub.is_some() && entry.index.is_none();
+        table.sub = entry.spec.sub;
+        let subs = self.sub_ports(port);
+        let tags = |sub: &PortId| Some((self.ports[usize::from(*sub)].spec.sub?.tags, *sub));
+        table.trunk = Trunk::new(subs.iter().filter_map(tags)).map(Box::new);
         (table.reverse_path, table.redirects) = (entry.spec.reverse_path, entry.spec.redirects);
         let mut nets: Vec<IpNet> = match (&entry.spec.addresses, entry.index) {
             (Some(nets), _) => nets.clone(),
@@ -234,6 +277,9 @@ impl Rib {
         if rewrite {
             let of_port = self.hops.iter().filter(|(_, adjacency)| adjacency.port() == Some(port));
             self.changes.next_hops.extend(of_port.map(|(id, _)| id));
+        }
+        for sub in subs {
+            self.refresh_port(sub);
         }
     }
 

@@ -21,6 +21,8 @@ mod model_tests;
 mod reconfigure_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod vlan_tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

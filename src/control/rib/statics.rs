@@ -12,7 +12,7 @@ use super::{
     special,
 };
 use crate::control::kernel::{Hop, NeighborState, Parts, RouteKind};
-use crate::tables::{PortId, PortTable, ReversePath, fixed};
+use crate::tables::{PortId, PortTable, ReversePath, SubPort, fixed};
 
 /// A port, as it was configured and opened.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +33,9 @@ pub struct PortSpec {
     pub addresses: Option<Vec<IpNet>>,
     /// Whether the built-in host answers, not the kernel.
     pub builtin_host: bool,
+    /// A VLAN sub-port: of which port, and with which tags. It is the kernel's VLAN interface with
+    /// them; while there is none, the built-in host answers.
+    pub sub: Option<SubPort>,
     /// How the sources of its packets are checked.
     pub reverse_path: ReversePath,
     /// Whether senders on its link are told of better first hops.
@@ -333,6 +336,7 @@ impl RibPort {
             builtin_host: spec.builtin_host,
             reverse_path: spec.reverse_path,
             redirects: spec.redirects,
+            ..PortTable::default()
         };
         Self { spec, index: None, gone: false, table }
     }

@@ -20,7 +20,7 @@ pub fn ip(text: &str) -> IpAddr {
 
 pub fn link(index: Index, name: &str, up: bool) -> KernelEvent {
     let mac = Some([2, 0, 0, 0, 0, index as u8]);
-    KernelEvent::LinkChanged(Link { index, name: name.into(), mac, mtu: 1500, up, carrier: up })
+    KernelEvent::LinkChanged(Link { index, name: name.into(), mac, mtu: 1500, up, carrier: up, vlan: None })
 }
 
 pub fn hop(gateway: Option<&str>, index: Index) -> Hop {

@@ -186,11 +186,51 @@ fn links_come_and_go() {
         mtu: 9000,
         up: true,
         carrier: false,
+        vlan: None,
     };
     assert_eq!(parse(libc::RTM_NEWLINK, 0, &parts), Some(KernelEvent::LinkChanged(link)));
     assert_eq!(parse(libc::RTM_DELLINK, 0, &[ifinfo.clone()]), Some(KernelEvent::LinkGone(7)));
     ifinfo[0] = libc::AF_BRIDGE as u8;
     assert_eq!(parse(libc::RTM_DELLINK, 0, &[ifinfo]), None, "a bridge lets go of its port");
+}
+
+#[test]
+fn rule_104_a_vlan_interface_knows_its_parent_its_vlan_and_the_kind_of_tag() {
+    let ifinfo = || {
+        let mut ifinfo = vec![0u8; 16];
+        ifinfo[4..8].copy_from_slice(&9u32.to_ne_bytes());
+        ifinfo
+    };
+    let data = |id: u16, protocol: u16| {
+        let data = [
+            attribute(IFLA_VLAN_ID, &id.to_ne_bytes()),
+            attribute(2, &[0; 8]),
+            attribute(IFLA_VLAN_PROTOCOL, &protocol.to_be_bytes()),
+        ];
+        let info = [attribute(IFLA_INFO_KIND, b"vlan\0"), attribute(IFLA_INFO_DATA, &data.concat())];
+        attribute(IFLA_LINKINFO, &info.concat())
+    };
+    let vlan = |parts: &[Vec<u8>]| {
+        let all = [vec![ifinfo(), attribute(libc::IFLA_IFNAME, b"x\0")], parts.to_vec()].concat();
+        match parse(libc::RTM_NEWLINK, 0, &all) {
+            Some(KernelEvent::LinkChanged(link)) => link.vlan,
+            other => panic!("{other:?}"),
+        }
+    };
+    let below = attribute(libc::IFLA_LINK, &7u32.to_ne_bytes());
+    let known = |service, vlan| Some(VlanLink { parent: 7, tag: Tag { service, vlan } });
+    assert_eq!(vlan(&[below.clone(), data(100, 0x8100)]), known(false, 100));
+    assert_eq!(vlan(&[data(200, 0x88a8), below.clone()]), known(true, 200));
+    // A macvlan has something below it too; a veth's IFLA_LINK is its peer.
+    let other = attribute(IFLA_LINKINFO, &attribute(IFLA_INFO_KIND, b"macvlan\0"));
+    assert_eq!(vlan(&[below.clone(), other]), None);
+    assert_eq!(vlan(std::slice::from_ref(&below)), None);
+    // The interface below is another namespace's, where numbers mean something else.
+    let elsewhere = attribute(IFLA_LINK_NETNSID, &0u32.to_ne_bytes());
+    assert_eq!(vlan(&[below.clone(), data(100, 0x8100), elsewhere]), None);
+    let short = attribute(IFLA_LINKINFO, &attribute(IFLA_INFO_DATA, &attribute(IFLA_VLAN_ID, &[1])));
+    let parts = [ifinfo(), attribute(libc::IFLA_IFNAME, b"x\0"), below, short];
+    assert_eq!(message(header_of(libc::RTM_NEWLINK, 0), &parts.concat(), None), Err(Malformed));
 }
 
 #[test]

@@ -199,7 +199,7 @@ impl Translator {
             let known = self.links.get(&index)?;
             Link { mtu, up, carrier, ..known.link.clone() }
         } else {
-            Link { index, name, mac, mtu, up, carrier }
+            Link { index, name, mac, mtu, up, carrier, vlan: None }
         };
         if !up {
             self.forget_over(index);

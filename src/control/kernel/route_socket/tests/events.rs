@@ -242,7 +242,15 @@ fn news_of_a_link_get_the_name_from_the_listing() {
     assert_eq!(rig.hear(&Build::link_news(2, 0x8843, 2, 1500).done()), [], "not known yet");
     assert_eq!(rig.translator.take_wanted(), Part::Links.into());
     rig.know_links();
-    let link = Link { index: 2, name: "ix0".into(), mac: Some(MAC), mtu: 9000, up: true, carrier: false };
+    let link = Link {
+        index: 2,
+        name: "ix0".into(),
+        mac: Some(MAC),
+        mtu: 9000,
+        up: true,
+        carrier: false,
+        vlan: None,
+    };
     assert_eq!(rig.hear(&Build::link_news(2, 0x8843, 1, 9000).done()), [KernelEvent::LinkChanged(link)]);
     assert_eq!(rig.hear(&Build::announcement(2, "ix0", 1)), [KernelEvent::LinkGone(2)]);
     rig.translator.take_wanted();
