@@ -43,5 +43,6 @@ case $(uname) in
     *)
         sed "s|/usr/local|$prefix|g" conf/sweepd.service >"$service"
         put 644 "$service" "$prefix/lib/systemd/system" sweepd.service
+        put 644 conf/sysusers.conf "$prefix/lib/sysusers.d" sweepd.conf
         ;;
 esac

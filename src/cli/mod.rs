@@ -20,6 +20,7 @@ mod check;
 mod client;
 mod demo;
 mod logging;
+mod manager;
 mod reload;
 mod replay;
 mod run;

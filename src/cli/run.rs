@@ -5,11 +5,12 @@ use std::path::Path;
 use sweepd::{
     config::Config,
     control::{Notice, reload::Trigger},
-    daemon::{Counters, Daemon},
+    daemon::{Counters, Daemon, confine::Confinement},
 };
 
 use super::{
     Failure,
+    manager::Manager,
     signals::{Signals, Wish},
 };
 
@@ -20,15 +21,18 @@ use super::{
 /// The daemon cannot start, or cannot go on.
 pub fn run(config: Config, path: &Path) -> Result<(), Failure> {
     let signals = Signals::new()?;
-    let daemon = Daemon::start(&config, Counters::File, true, Some(path))?;
-    let result = serve(&config, &daemon, &signals);
+    let daemon = Daemon::start_confined(&config, Counters::File, true, Some(path), Confinement::Full)?;
+    let manager = Manager::find();
+    manager.ready(config.ports.len());
+    let result = serve(&config, &daemon, &signals, &manager);
+    manager.stopping();
     daemon.stop();
     log::info!("ended; the ports are the kernel's again");
     result
 }
 
 /// Goes on until a signal asks for the end, or nothing is left to route.
-fn serve(config: &Config, daemon: &Daemon, signals: &Signals) -> Result<(), Failure> {
+fn serve(config: &Config, daemon: &Daemon, signals: &Signals, manager: &Manager) -> Result<(), Failure> {
     let mut there = vec![true; config.ports.len()];
     loop {
         crossbeam_channel::select! {
@@ -36,6 +40,11 @@ fn serve(config: &Config, daemon: &Daemon, signals: &Signals) -> Result<(), Fail
                 Ok(Wish::Reload) => daemon.reload(Trigger::Signal),
                 Ok(Wish::End) | Err(_) => return Ok(()),
             },
+            recv(manager.due) -> _ => {
+                if daemon.workers_sweep() {
+                    manager.alive();
+                }
+            }
             recv(daemon.notices()) -> notice => match notice {
                 Ok(Notice::PortGone { port, reason }) => {
                     let port = usize::from(port);

@@ -27,14 +27,8 @@ pub enum Feature {
 }
 
 /// The features that are refused. To build one in, remove it here.
-pub const NOT_YET: &[Feature] = &[
-    Feature::Acl,
-    Feature::Masquerade,
-    Feature::ForwardPort,
-    Feature::Vlans,
-    Feature::User,
-    Feature::DropOnExit,
-];
+pub const NOT_YET: &[Feature] =
+    &[Feature::Acl, Feature::Masquerade, Feature::ForwardPort, Feature::Vlans, Feature::DropOnExit];
 
 /// Where a file uses which feature.
 #[derive(Clone, Default, Debug)]

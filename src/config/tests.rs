@@ -257,7 +257,6 @@ fn what_is_not_built_in_is_refused_by_line_and_key() {
     assert_eq!(
         refused,
         [
-            "f:7: daemon.user: is not supported yet; remove it",
             "f:9: daemon.on_exit: is not supported yet; remove it",
             "f:25: port.vlans: is not supported yet; remove it",
             "f:59: acl: is not supported yet; remove it",

@@ -25,6 +25,9 @@ pub fn lacks(config: &Config) -> Vec<Problem> {
     for core in config.daemon.cpus.iter().flatten().filter(|core| **core >= cores) {
         lacks("daemon.cpus", no_core(*core, cores));
     }
+    if let Some(Err(message)) = config.daemon.user.as_deref().map(user) {
+        lacks("daemon.user", message);
+    }
     if let Some(Err(message)) = config.daemon.socket_owner.as_deref().map(user) {
         lacks("daemon.socket_owner", message);
     }

@@ -49,8 +49,11 @@ use crate::{
     tables::{Tables, publish::Publisher},
 };
 
+pub mod confine;
 pub mod machine;
 pub mod threads;
+
+use confine::{Confinement, UserError};
 
 /// The TUN device by which a worker hands packets up to the host's stack.
 #[cfg(target_os = "linux")]
@@ -77,6 +80,9 @@ pub enum DaemonError {
     /// Metrics cannot be served.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
+    /// The daemon cannot become another user's.
+    #[error(transparent)]
+    User(#[from] UserError),
     /// The runtime directory cannot be made.
     #[error("cannot make {path} ({source}); make it, or set [daemon] runtime_dir")]
     RuntimeDir {
@@ -109,7 +115,11 @@ pub enum DaemonError {
 impl DaemonError {
     /// The exit code that goes with it.
     pub fn exit_code(&self) -> u8 {
-        if matches!(self, Self::NoCore { .. } | Self::NoAccount { .. }) { 2 } else { 1 }
+        match self {
+            Self::NoCore { .. } | Self::NoAccount { .. } => 2,
+            Self::User(e) if e.is_usage() => 2,
+            _ => 1,
+        }
     }
 }
 
@@ -151,8 +161,24 @@ impl Daemon {
         follow_kernel: bool,
         file: Option<&Path>,
     ) -> Result<Self, DaemonError> {
+        Self::start_confined(config, counters, follow_kernel, file, Confinement::None)
+    }
+
+    /// As [`Daemon::start`], and gives up what is not needed once the ports are open. What it says
+    /// of the process holds for this thread and for those that it starts.
+    ///
+    /// # Errors
+    /// As for [`Daemon::start`]; the process may have given up something already.
+    pub fn start_confined(
+        config: &Config,
+        counters: Counters,
+        follow_kernel: bool,
+        file: Option<&Path>,
+        confinement: Confinement,
+    ) -> Result<Self, DaemonError> {
         let available = std::thread::available_parallelism().map_or(1, |n| n.get());
         check_cores(config, machine::core_count())?;
+        let user = confinement.user(config)?;
         let socket = open_socket(config, counters)?;
         let listening = open_metrics(config, counters)?;
         let ports = open_ports(config)?;
@@ -166,6 +192,7 @@ impl Daemon {
             config.ports.iter().zip(&ports).map(|(c, p)| setup::port_spec(c, &p.info, &p.host)).collect();
         let rings: Vec<usize> = ports.iter().map(|p| p.rx.len()).collect();
         let up = open_tun(&ports);
+        confinement.enter(config, user.as_ref())?;
         let (publisher, readers) = Publisher::try_new(Tables::new, count)?;
         let (to_keeper, from_workers) = bounded(TO_KEEPER);
         let patience = match config.daemon.idle {
@@ -201,7 +228,7 @@ impl Daemon {
         });
         let keeper = start_keeper(keeper_config, publisher, from_workers, lines.collect(), notify)?;
         let cores = threads::cores(config.daemon.cpus.as_deref(), count, available);
-        let workers = threads::start(workers, links, &cores)?;
+        let workers = threads::start(workers, links, &cores, confinement)?;
         log::info!(
             "{} {}, {count} {}: forwarding",
             names.len(),
@@ -252,6 +279,11 @@ impl Daemon {
     /// Whether all workers still run.
     pub fn workers_alive(&self) -> bool {
         self.workers.all_alive()
+    }
+
+    /// Whether every worker has swept since this was asked last.
+    pub fn workers_sweep(&self) -> bool {
+        self.workers.all_sweep()
     }
 
     /// Waits until every worker has said that its inputs have ended, or `until`. Gives whether

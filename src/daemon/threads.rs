@@ -5,6 +5,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use super::confine::{self, Confinement};
 use crate::forward::{assembly::WorkerLink, messages::ToWorker, worker::Worker};
 
 /// The running workers.
@@ -28,7 +29,12 @@ pub fn cores(configured: Option<&[usize]>, count: usize, available: usize) -> Ve
 ///
 /// # Errors
 /// The system's, when there can be no more threads. Workers that run already are stopped.
-pub fn start(workers: Vec<Worker>, links: Vec<WorkerLink>, cores: &[Option<usize>]) -> io::Result<Workers> {
+pub fn start(
+    workers: Vec<Worker>,
+    links: Vec<WorkerLink>,
+    cores: &[Option<usize>],
+    confinement: Confinement,
+) -> io::Result<Workers> {
     let mut running = Workers { threads: Vec::new(), links };
     for (worker, core) in workers.into_iter().zip(cores.iter().copied()) {
         let name = format!("worker {}", worker.index);
@@ -37,6 +43,9 @@ pub fn start(workers: Vec<Worker>, links: Vec<WorkerLink>, cores: &[Option<usize
                 && let Err(e) = pin(core)
             {
                 log::warn!("{name} cannot be bound to core {core} ({e}); it runs where it can");
+            }
+            if confinement == Confinement::Full {
+                confine::restrict_worker();
             }
             worker.run();
         })?;
@@ -54,6 +63,14 @@ impl Workers {
     /// Whether all of them still run.
     pub fn all_alive(&self) -> bool {
         self.threads.iter().all(|t| !t.is_finished())
+    }
+
+    /// Whether each of them has taken the call that it got when this was asked last: it sweeps. One
+    /// that was called by somebody else just now counts as if it did not.
+    pub fn all_sweep(&self) -> bool {
+        let sweep = self.all_alive() && self.links.iter().all(|link| !link.bell.was_called());
+        self.links.iter().for_each(|link| link.bell.call());
+        sweep
     }
 
     /// Stops them and waits for their end.
@@ -117,6 +134,18 @@ pub fn pin(_core: usize) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_worker_that_no_longer_takes_calls_does_not_sweep() {
+        let (commands, _worker) = crossbeam_channel::bounded(1);
+        let bell = std::sync::Arc::new(crate::forward::bell::Bell::new().unwrap());
+        let workers =
+            Workers { threads: Vec::new(), links: vec![WorkerLink { commands, bell: bell.clone() }] };
+        assert!(workers.all_sweep());
+        assert!(!workers.all_sweep());
+        bell.answer();
+        assert!(workers.all_sweep());
+    }
 
     #[test]
     fn workers_get_the_last_cores_unless_told_otherwise() {

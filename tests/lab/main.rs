@@ -9,6 +9,7 @@
 #![cfg(target_os = "linux")]
 
 mod changes;
+mod confined;
 mod daemons;
 mod errors;
 mod flap;

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
     thread,
@@ -262,12 +262,18 @@ impl Lab {
 
     /// Starts sweepd with the configuration that was written last, by way of `prefix`.
     pub fn launch(&self, prefix: &str) -> Router {
+        self.launch_binary(Path::new(SWEEPD), prefix)
+    }
+
+    /// As [`Lab::launch`], from a copy of the binary.
+    pub fn launch_binary(&self, binary: &Path, prefix: &str) -> Router {
         let config = self.dir.path().join("sweepd.toml");
         let log = self.dir.path().join("log");
         let child = Command::new("ip")
             .args(["netns", "exec", &self.r()])
             .args(prefix.split_whitespace())
-            .args([SWEEPD, "run", "--config"])
+            .arg(binary)
+            .args(["run", "--config"])
             .arg(config)
             .stdout(Stdio::null())
             .stderr(File::create(&log).unwrap())
@@ -335,6 +341,10 @@ impl Router {
     /// All that it has said.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap()).into_owned()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn signal(&self, signal: Signal) {
