@@ -4,8 +4,7 @@
  *
  *   lookup [EAL arguments] -- PREFIXES TRACE...
  *
- * PREFIXES holds records of 8 bytes: address (4, host order), length (1), 0 (1), next hop (2).
- * A TRACE holds addresses, 4 bytes each, host order. After loading it prints one line for each
+ * PREFIXES is a table as table.h reads it. A TRACE holds addresses, 4 bytes each, host order. After loading it prints one line for each
  * library, "table NAME BYTES BUILD_MS UPDATE_P50_NS UPDATE_P99_NS" (0: not measured), then "ready".
  * Then each line "NAME LIBRARY TRACE_NUMBER" on standard input is answered by a line with the
  * median rate in lookups per second and the sum of all next hops found.
@@ -22,26 +21,16 @@
 #include <rte_malloc.h>
 #include <rte_rib.h>
 
+#include "table.h"
+
 #define SLICE 16384
 #define BULK 32
 #define UPDATES 2000
-
-struct prefix {
-	uint32_t address;
-	uint8_t length, zero;
-	uint16_t next_hop;
-};
 
 struct trace {
 	uint32_t *addresses;
 	size_t count;
 };
-
-static void die(const char *what)
-{
-	fprintf(stderr, "lookup: %s\n", what);
-	exit(1);
-}
 
 static uint64_t now(void)
 {
@@ -49,23 +38,6 @@ static uint64_t now(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return t.tv_sec * 1000000000ull + t.tv_nsec;
-}
-
-static void *load(const char *path, size_t size, size_t *count)
-{
-	FILE *file = fopen(path, "rb");
-	void *data;
-	long bytes;
-
-	if (file == NULL || fseek(file, 0, SEEK_END) != 0 || (bytes = ftell(file)) < 0)
-		die(path);
-	rewind(file);
-	data = malloc(bytes + 64);
-	if (data == NULL || fread(data, 1, bytes, file) != (size_t)bytes)
-		die(path);
-	fclose(file);
-	*count = bytes / size;
-	return data;
 }
 
 /* Bytes that DPDK's heap has given out. */
@@ -76,11 +48,6 @@ static size_t heap(void)
 	return rte_malloc_get_socket_stats(0, &stats) == 0 ? stats.heap_allocsz_bytes : 0;
 }
 
-static int by_length(const void *a, const void *b)
-{
-	return ((const struct prefix *)a)->length - ((const struct prefix *)b)->length;
-}
-
 static int by_value(const void *a, const void *b)
 {
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -88,65 +55,14 @@ static int by_value(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* How many groups of 256 entries the prefixes longer than /24 need. */
-static uint32_t groups(const struct prefix *prefixes, size_t n)
-{
-	uint8_t *seen = calloc(1 << 24, 1);
-	uint32_t count = 0;
-
-	if (seen == NULL)
-		die("no memory");
-	for (size_t i = 0; i < n; i++) {
-		uint8_t *at = &seen[prefixes[i].address >> 8];
-
-		if (prefixes[i].length > 24 && *at == 0) {
-			*at = 1;
-			count++;
-		}
-	}
-	free(seen);
-	return count;
-}
-
-/*
- * rte_lpm, its two levels written directly: rte_lpm_add() takes time that grows with the square of
- * the table. The sums of next hops show that the result is the same table.
- */
 static struct rte_lpm *build_lpm(const struct prefix *prefixes, size_t n, uint32_t tbl8s)
 {
 	struct rte_lpm_config config = { .max_rules = n, .number_tbl8s = tbl8s + 1 };
 	struct rte_lpm *lpm = rte_lpm_create("lpm", 0, &config);
-	uint32_t used = 0;
 
 	if (lpm == NULL)
 		die("rte_lpm_create");
-	for (size_t i = 0; i < n; i++) {
-		const struct prefix *p = &prefixes[i];
-		struct rte_lpm_tbl_entry entry = {
-			.next_hop = p->next_hop, .valid = 1, .valid_group = 0, .depth = p->length
-		};
-		uint32_t first = p->address >> 8;
-
-		if (p->length <= 24) {
-			for (uint32_t k = 0; k < 1u << (24 - p->length); k++)
-				lpm->tbl24[first + k] = entry;
-			continue;
-		}
-		if (!lpm->tbl24[first].valid_group) {
-			struct rte_lpm_tbl_entry below = lpm->tbl24[first];
-
-			/* In a group "valid_group" marks the group itself as used. */
-			below.valid_group = 1;
-			for (int k = 0; k < 256; k++)
-				lpm->tbl8[used * 256 + k] = below;
-			lpm->tbl24[first] = (struct rte_lpm_tbl_entry){
-				.next_hop = used++, .valid = 1, .valid_group = 1, .depth = 0
-			};
-		}
-		entry.valid_group = 1;
-		for (uint32_t k = 0; k < 1u << (32 - p->length); k++)
-			lpm->tbl8[lpm->tbl24[first].next_hop * 256 + (p->address & 255) + k] = entry;
-	}
+	fill_lpm(lpm, prefixes, n);
 	return lpm;
 }
 
@@ -282,10 +198,9 @@ int main(int argc, char **argv)
 	traces_count = argc - 1;
 	if (traces_count < 1 || traces_count > 16)
 		die("usage: lookup [EAL arguments] -- PREFIXES TRACE...");
-	prefixes = load(argv[0], sizeof(struct prefix), &n);
+	prefixes = load_table(argv[0], &n);
 	for (int i = 0; i < traces_count; i++)
 		traces[i].addresses = load(argv[1 + i], sizeof(uint32_t), &traces[i].count);
-	qsort(prefixes, n, sizeof(*prefixes), by_length);
 	tbl8s = groups(prefixes, n);
 
 	before = heap();

@@ -8,7 +8,6 @@ pub mod heap;
 pub mod lookup;
 pub mod plot;
 pub mod r530;
-pub mod real;
 pub mod rig;
 pub mod rivals;
 pub mod single;

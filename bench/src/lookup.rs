@@ -12,12 +12,10 @@ use sweepd::tables::NextHopId;
 use sweepd::tables::fib4::Fib4;
 use sweepd::tables::fib6::Fib6;
 use sweepd::tables::prefixes::{Prefixes, Prefixes4, Prefixes6};
+use sweepd::tables::recorded;
 use sweepd::tables::synthetic::{self, Random, Sample, Zipf};
 
-use crate::{
-    real,
-    rivals::{self, SLICE},
-};
+use crate::rivals::{self, SLICE};
 
 /// Addresses in a trace.
 const TRACE: usize = 1 << 22;
@@ -43,7 +41,7 @@ pub struct Lookup {
     /// Rounds of the comparison with other people's tables; 0 leaves it out
     #[arg(long, default_value_t = 5)]
     against: usize,
-    /// IPv4 prefixes from a file instead of made-up ones: lines that begin PREFIX,NUMBER
+    /// IPv4 prefixes from a file instead of made-up ones: as scripts/tables.sh fetches them
     #[arg(long)]
     table4: Option<PathBuf>,
     /// IPv6 prefixes from a file, likewise
@@ -104,11 +102,11 @@ impl Lookup {
     /// Measures and prints.
     pub fn run(&self) -> std::io::Result<()> {
         let prefixes4 = match &self.table4 {
-            Some(file) => real::ipv4(file, self.next_hops)?,
+            Some(file) => recorded::ipv4(file, self.next_hops)?,
             None => synthetic::ipv4(self.prefixes4, self.next_hops, self.seed),
         };
         let prefixes6 = match &self.table6 {
-            Some(file) => real::ipv6(file, self.next_hops)?,
+            Some(file) => recorded::ipv6(file, self.next_hops)?,
             None => synthetic::ipv6(self.prefixes6, self.next_hops, self.seed),
         };
         for _ in 0..self.rounds {
