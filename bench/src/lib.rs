@@ -6,6 +6,7 @@ pub mod disciplines;
 pub mod follow;
 pub mod heap;
 pub mod lookup;
+pub mod peers;
 pub mod plot;
 pub mod r530;
 pub mod rig;

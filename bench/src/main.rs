@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 #[cfg(target_os = "linux")]
 use sweepd_bench::follow;
-use sweepd_bench::{heap, lookup, r530, sweep};
+use sweepd_bench::{heap, lookup, peers, r530, sweep};
 
 /// Counted, so that the tables of others can be measured.
 #[global_allocator]
@@ -22,6 +22,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Benchmark {
     Lookup(lookup::Lookup),
+    Peers(peers::Peers),
     R530(r530::R530),
     /// Measure the worker's loop against one that takes one packet after the other
     Loop,
@@ -32,6 +33,7 @@ enum Benchmark {
 fn main() -> ExitCode {
     let result = match Cli::parse().benchmark {
         Benchmark::Lookup(lookup) => lookup.run(),
+        Benchmark::Peers(peers) => peers.run(),
         Benchmark::R530(r530) => r530.run(),
         Benchmark::Loop => sweep::run(),
         #[cfg(target_os = "linux")]

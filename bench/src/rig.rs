@@ -76,6 +76,21 @@ struct Flows {
     templates: Vec<Frame>,
     state: u64,
     memory: bool,
+    in_turn: bool,
+}
+
+impl Flows {
+    /// Which template is next.
+    fn pick(&mut self) -> usize {
+        let count = self.templates.len() as u64;
+        if self.in_turn {
+            self.state = (self.state + 1) % count;
+            return self.state as usize;
+        }
+        self.state =
+            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((u128::from(self.state) * u128::from(count)) >> 64) as usize
+    }
 }
 
 impl RxDevice for Feed {
@@ -85,13 +100,8 @@ impl RxDevice for Feed {
             self.order.fill.store(0, Ordering::Relaxed);
             while self.ring.take().is_some() {}
             let mut flows = self.order.flows.lock().expect("no holder of the lock panics");
-            let count = flows.templates.len() as u64;
             for _ in 0..n {
-                flows.state = flows
-                    .state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                let pick = ((u128::from(flows.state) * u128::from(count)) >> 64) as usize;
+                let pick = flows.pick();
                 let (bytes, len) = flows.templates[pick];
                 let template = &bytes[..usize::from(len)];
                 let before = self.ring.next_to_give().map(|s| *s);
@@ -192,7 +202,13 @@ impl Rig {
     /// The frames to be sent, chosen at random each time.
     pub fn set_flows(&mut self, templates: Vec<Frame>, headers: Headers) {
         let mut flows = self.order.flows.lock().expect("no holder of the lock panics");
-        *flows = Flows { templates, state: 1, memory: headers == Headers::Memory };
+        *flows = Flows { templates, state: 1, memory: headers == Headers::Memory, in_turn: false };
+    }
+
+    /// The frames of a capture, to be sent in their order, again and again.
+    pub fn set_capture(&mut self, frames: Vec<Frame>, headers: Headers) {
+        let mut flows = self.order.flows.lock().expect("no holder of the lock panics");
+        *flows = Flows { templates: frames, state: 0, memory: headers == Headers::Memory, in_turn: true };
     }
 
     /// Puts `n` packets into the receive ring and empties the transmit rings. Untimed.

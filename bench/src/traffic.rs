@@ -16,10 +16,14 @@ pub type Frame = ([u8; FRAME], u16);
 /// A frame of each of `count` flows: random sources in 10/8, destinations inside random prefixes.
 pub fn frames4(prefixes: &Prefixes4, count: usize, seed: u64) -> Vec<Frame> {
     let mut random = Random::new(seed);
-    destinations(prefixes, count, &mut random)
-        .into_iter()
-        .map(|to| frame4(0x0a00_0000 | random.below(1 << 24) as u32, to, random.bits() as u32))
-        .collect()
+    let destinations = destinations(prefixes, count, &mut random);
+    frames_to(&destinations, &mut random)
+}
+
+/// A frame to each of these destinations (host order), from random sources in 10/8.
+pub fn frames_to(destinations: &[u32], random: &mut Random) -> Vec<Frame> {
+    let frame = |&to| frame4(0x0a00_0000 | random.below(1 << 24) as u32, to, random.bits() as u32);
+    destinations.iter().map(frame).collect()
 }
 
 /// The same over IPv6, from sources in fd00::/8.

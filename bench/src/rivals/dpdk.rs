@@ -17,6 +17,7 @@ use crate::lookup::Trace;
 
 /// The program's source.
 const SOURCE: &str = include_str!("../../dpdk/lookup.c");
+const TABLE_HEADER: &str = include_str!("../../dpdk/table.h");
 
 /// The ways of asking, by the program's names, with the table that each belongs to.
 const WAYS: [(&str, &str, &str); 4] = [
@@ -64,7 +65,7 @@ pub fn start(prefixes: &Prefixes4, traces: &[Trace<u32>]) -> Result<Vec<Box<dyn 
     let mut child = Command::new(program)
         .args(["--no-pci", "--no-telemetry", "--log-level", "4", "-l", "0", "-m", &MEGABYTES.to_string()])
         .arg("--force-max-simd-bitwidth=512")
-        .args(memory())
+        .args(memory(MEGABYTES))
         .arg("--")
         .args(arguments)
         .stdin(Stdio::piped())
@@ -85,21 +86,23 @@ pub fn start(prefixes: &Prefixes4, traces: &[Trace<u32>]) -> Result<Vec<Box<dyn 
     Ok(WAYS.into_iter().map(way).collect())
 }
 
+/// What the compiler needs for DPDK: `--cflags` or `--libs`.
+pub fn flags(what: &str) -> Result<Vec<String>, String> {
+    match Command::new("pkg-config").args([what, "libdpdk"]).output() {
+        Ok(output) if output.status.success() => {
+            Ok(String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect())
+        }
+        _ => Err("DPDK is not installed (Debian: apt-get install libdpdk-dev pkg-config)".to_owned()),
+    }
+}
+
 /// Compiles the program; gives its path.
 fn build(directory: &Path) -> Result<PathBuf, String> {
-    let flags = |what: &str| {
-        let found = Command::new("pkg-config").args([what, "libdpdk"]).output();
-        match found {
-            Ok(output) if output.status.success() => {
-                Ok(String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect())
-            }
-            _ => Err("DPDK is not installed (Debian: apt-get install libdpdk-dev pkg-config)".to_owned()),
-        }
-    };
-    let (compile, link): (Vec<String>, Vec<String>) = (flags("--cflags")?, flags("--libs")?);
+    let (compile, link) = (flags("--cflags")?, flags("--libs")?);
     let source = directory.join("lookup.c");
     let program = directory.join("lookup");
     fs::write(&source, SOURCE).map_err(|e| e.to_string())?;
+    fs::write(directory.join("table.h"), TABLE_HEADER).map_err(|e| e.to_string())?;
     let built = Command::new("cc")
         .args(["-O3", "-march=native", "-DALLOW_EXPERIMENTAL_API"])
         .args(compile)
@@ -116,16 +119,18 @@ fn build(directory: &Path) -> Result<PathBuf, String> {
 }
 
 /// Huge pages where enough of them are free, as DPDK's own programs want; else ordinary ones.
-fn memory() -> &'static [&'static str] {
+pub fn memory(megabytes: usize) -> &'static [&'static str] {
     let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let value = |name: &str| {
         let line = info.lines().find(|line| line.starts_with(name));
         line.and_then(|line| line.split_whitespace().nth(1)?.parse::<usize>().ok()).unwrap_or(0)
     };
-    if value("HugePages_Free:") * value("Hugepagesize:") >= MEGABYTES << 10 {
+    if value("HugePages_Free:") * value("Hugepagesize:") >= megabytes << 10 {
         return &["--in-memory"];
     }
-    println!("  rte_lpm and rte_fib run without huge pages: too few are free (sysctl vm.nr_hugepages=600)");
+    println!(
+        "  DPDK runs without huge pages: fewer than {megabytes} MB are free (sysctl vm.nr_hugepages=1800)"
+    );
     &["--no-huge", "--no-shconf"]
 }
 

@@ -6,7 +6,7 @@
 //! be the same, or there is no result.
 
 mod crates;
-mod dpdk;
+pub mod dpdk;
 
 use std::{
     hint::black_box,
