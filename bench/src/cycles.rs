@@ -1,6 +1,9 @@
 //! The processor's clock, and how results spread.
 
-use std::fmt;
+use std::{
+    fmt, thread,
+    time::{Duration, Instant},
+};
 
 /// The time-stamp counter, after everything before has been done.
 #[inline(always)]
@@ -12,6 +15,13 @@ pub fn now() -> u64 {
         std::arch::x86_64::_mm_lfence();
         t
     }
+}
+
+/// Ticks of the time-stamp counter in a second; takes a tenth of one to find out.
+pub fn hertz() -> f64 {
+    let (start, ticks) = (Instant::now(), now());
+    thread::sleep(Duration::from_millis(100));
+    (now() - ticks) as f64 / start.elapsed().as_secs_f64()
 }
 
 /// Median, 10th and 90th percentile.

@@ -201,7 +201,7 @@ impl L3fwd {
             }
         }
         let lines = follow(output);
-        let peer = Self { child, lines, name, shares, hertz: hertz(), _files: files };
+        let peer = Self { child, lines, name, shares, hertz: cycles::hertz(), _files: files };
         peer.wait_until_it_forwards(case.sum())?;
         peer.signal(Signal::SIGSTOP);
         Ok(peer)
@@ -296,11 +296,4 @@ fn follow(output: ChildStdout) -> Receiver<String> {
         }
     });
     lines
-}
-
-/// Ticks of the time-stamp counter in a second.
-fn hertz() -> f64 {
-    let (start, ticks) = (Instant::now(), cycles::now());
-    thread::sleep(Duration::from_millis(100));
-    (cycles::now() - ticks) as f64 / start.elapsed().as_secs_f64()
 }
