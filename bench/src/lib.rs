@@ -9,6 +9,7 @@ pub mod lookup;
 pub mod peers;
 pub mod plot;
 pub mod r530;
+pub mod rfc2544;
 pub mod rig;
 pub mod rivals;
 pub mod single;

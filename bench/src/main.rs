@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 #[cfg(target_os = "linux")]
 use sweepd_bench::follow;
-use sweepd_bench::{heap, lookup, peers, r530, sweep};
+use sweepd_bench::{heap, lookup, peers, r530, rfc2544, sweep};
 
 /// Counted, so that the tables of others can be measured.
 #[global_allocator]
@@ -24,6 +24,7 @@ enum Benchmark {
     Lookup(lookup::Lookup),
     Peers(peers::Peers),
     R530(r530::R530),
+    Rfc2544(rfc2544::Rfc2544),
     /// Measure the worker's loop against one that takes one packet after the other
     Loop,
     #[cfg(target_os = "linux")]
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Benchmark::Lookup(lookup) => lookup.run(),
         Benchmark::Peers(peers) => peers.run(),
         Benchmark::R530(r530) => r530.run(),
+        Benchmark::Rfc2544(rfc2544) => rfc2544.run(),
         Benchmark::Loop => sweep::run(),
         #[cfg(target_os = "linux")]
         Benchmark::Follow(follow) => follow.run(),
