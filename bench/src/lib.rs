@@ -5,7 +5,9 @@ pub mod disciplines;
 #[cfg(target_os = "linux")]
 pub mod follow;
 pub mod heap;
+pub mod locked;
 pub mod lookup;
+pub mod paths;
 pub mod peers;
 pub mod plot;
 pub mod r530;

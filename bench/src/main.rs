@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 #[cfg(target_os = "linux")]
 use sweepd_bench::follow;
-use sweepd_bench::{heap, lookup, peers, r530, rfc2544, sweep};
+use sweepd_bench::{heap, locked, lookup, peers, r530, rfc2544, sweep};
 
 /// Counted, so that the tables of others can be measured.
 #[global_allocator]
@@ -21,6 +21,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Benchmark {
+    Locked(locked::Locked),
     Lookup(lookup::Lookup),
     Peers(peers::Peers),
     R530(r530::R530),
@@ -33,6 +34,7 @@ enum Benchmark {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().benchmark {
+        Benchmark::Locked(locked) => locked.run(),
         Benchmark::Lookup(lookup) => lookup.run(),
         Benchmark::Peers(peers) => peers.run(),
         Benchmark::R530(r530) => r530.run(),

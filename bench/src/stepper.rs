@@ -8,7 +8,9 @@
 mod trace;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub use trace::count;
+pub use trace::trace;
+
+use std::{collections::HashMap, io};
 
 /// What was executed.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -24,14 +26,41 @@ pub struct Counts {
     pub syscalls: u64,
 }
 
-/// Counts what `code` executes.
+/// What was executed, and where.
+#[derive(Clone, Default, Debug)]
+pub struct Trace {
+    /// The sums.
+    pub counts: Counts,
+    /// By address: how often the instruction there was executed, and what it counts as.
+    pub places: HashMap<u64, (u64, Kind)>,
+}
+
+/// What an instruction counts as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Just an instruction.
+    Plain,
+    /// Locked.
+    Locked,
+    /// A fence.
+    Fence,
+    /// A system call.
+    Syscall,
+}
+
+/// Counts what `code` executes, at most `limit` instructions.
+///
+/// # Errors
+/// Those of [`trace`].
+pub fn count(limit: u64, code: impl FnMut()) -> io::Result<Counts> {
+    trace(limit, code).map(|trace| trace.counts)
+}
+
+/// Counts what `code` executes, by place.
 ///
 /// # Errors
 /// Always: this system has no way to do it.
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-pub fn count(_limit: u64, _code: impl FnMut()) -> std::io::Result<Counts> {
-    Err(std::io::Error::new(
-        std::io::ErrorKind::Unsupported,
-        "instructions are counted on Linux on x86-64 only",
-    ))
+pub fn trace(_limit: u64, _code: impl FnMut()) -> io::Result<Trace> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "instructions are counted on Linux on x86-64 only"))
 }

@@ -63,3 +63,11 @@ fn frame6(source: u128, destination: u128, ports: u32) -> Frame {
     f[59] = 8;
     (f, 62)
 }
+
+/// Gives an IPv4 frame its last hop, and another source.
+pub fn expire(frame: &mut [u8; FRAME], source: [u8; 4]) {
+    frame[22] = 1;
+    frame[24..26].fill(0);
+    frame[26..30].copy_from_slice(&source);
+    ipv4::fill_checksum(&mut frame[14..34]);
+}

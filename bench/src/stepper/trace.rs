@@ -13,28 +13,19 @@ use nix::{
     unistd::{ForkResult, Pid, fork},
 };
 
-use super::Counts;
+use super::{Counts, Kind, Trace};
 
-/// What an instruction counts as.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Plain,
-    Locked,
-    Fence,
-    Syscall,
-    Marker,
-}
-
-fn kind_of(instruction: &Instruction) -> Kind {
+/// What an instruction counts as; none for the marker of the traced code's two ends.
+fn kind_of(instruction: &Instruction) -> Option<Kind> {
     let memory = (0..instruction.op_count()).any(|i| instruction.op_kind(i) == OpKind::Memory);
-    match instruction.mnemonic() {
-        Mnemonic::Int3 => Kind::Marker,
+    Some(match instruction.mnemonic() {
+        Mnemonic::Int3 => return None,
         Mnemonic::Mfence | Mnemonic::Lfence | Mnemonic::Sfence => Kind::Fence,
         Mnemonic::Syscall | Mnemonic::Sysenter | Mnemonic::Int => Kind::Syscall,
         Mnemonic::Xchg if memory => Kind::Locked,
         _ if instruction.has_lock_prefix() => Kind::Locked,
         _ => Kind::Plain,
-    }
+    })
 }
 
 /// Runs `code` in a forked child, one instruction at a time, and counts. The child has nothing but
@@ -44,7 +35,7 @@ fn kind_of(instruction: &Instruction) -> Kind {
 /// # Errors
 /// The system's, when tracing is not allowed; `InvalidData` when the child ended early or ran past
 /// the limit.
-pub fn count(limit: u64, mut code: impl FnMut()) -> io::Result<Counts> {
+pub fn trace(limit: u64, mut code: impl FnMut()) -> io::Result<Trace> {
     // SAFETY: the child only runs `code` and exits; it takes no lock that another thread of this
     // process may hold, as long as `code` does not allocate: the fast path does not.
     match unsafe { fork() }? {
@@ -71,25 +62,24 @@ pub fn count(limit: u64, mut code: impl FnMut()) -> io::Result<Counts> {
     }
 }
 
-fn step_through(child: Pid, limit: u64) -> io::Result<Counts> {
+fn step_through(child: Pid, limit: u64) -> io::Result<Trace> {
     let early = || io::Error::new(io::ErrorKind::InvalidData, "the traced code ended early");
     if !matches!(waitpid(child, None)?, WaitStatus::Stopped(_, Signal::SIGTRAP)) {
         return Err(early());
     }
-    let mut kinds: HashMap<u64, Kind> = HashMap::new();
+    let mut kinds: HashMap<u64, (u64, Option<Kind>)> = HashMap::new();
     let mut counts = Counts::default();
     loop {
         let at = ptrace::getregs(child)?.rip;
-        let kind = *kinds.entry(at).or_insert_with(|| decode(child, at));
-        if kind == Kind::Marker {
-            return Ok(counts);
-        }
+        let (executed, kind) = kinds.entry(at).or_insert_with(|| (0, decode(child, at)));
+        *executed += 1;
+        let Some(kind) = *kind else { break };
         counts.instructions += 1;
         match kind {
             Kind::Locked => counts.locked += 1,
             Kind::Fence => counts.fences += 1,
             Kind::Syscall => counts.syscalls += 1,
-            Kind::Plain | Kind::Marker => {}
+            Kind::Plain => {}
         }
         if counts.instructions > limit {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "more instructions than expected"));
@@ -99,9 +89,11 @@ fn step_through(child: Pid, limit: u64) -> io::Result<Counts> {
             return Err(early());
         }
     }
+    let places = kinds.into_iter().filter_map(|(at, (executed, kind))| Some((at, (executed, kind?))));
+    Ok(Trace { counts, places: places.collect() })
 }
 
-fn decode(child: Pid, at: u64) -> Kind {
+fn decode(child: Pid, at: u64) -> Option<Kind> {
     let mut bytes = [0; 16];
     // An instruction at the end of a page: fewer bytes may be readable.
     for len in [16, 4096 - (at as usize & 4095)] {
@@ -111,11 +103,12 @@ fn decode(child: Pid, at: u64) -> Kind {
             return kind_of(&Decoder::with_ip(64, &bytes, at, DecoderOptions::NONE).decode());
         }
     }
-    Kind::Plain
+    Some(Kind::Plain)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::count;
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering, fence};
 
