@@ -14,7 +14,8 @@ ping iputils-ping
 traceroute traceroute
 iperf3 iperf3
 tcpdump tcpdump
-setpriv util-linux'
+setpriv util-linux
+nft nftables'
 daemons=
 if [ "${1:-}" = all ]; then
     tools="$tools

@@ -1,5 +1,6 @@
 //! Benchmarks of sweepd: each prints a table. What they share, and what tests use of them.
 
+pub mod acl;
 pub mod cycles;
 pub mod disciplines;
 #[cfg(target_os = "linux")]

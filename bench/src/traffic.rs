@@ -39,7 +39,8 @@ fn destinations<A: Sample>(prefixes: &Prefixes<A>, count: usize, random: &mut Ra
     addresses(prefixes, count, random)
 }
 
-fn frame4(source: u32, destination: u32, ports: u32) -> Frame {
+/// A frame from and to these addresses, with these ports (source in the upper half).
+pub fn frame4(source: u32, destination: u32, ports: u32) -> Frame {
     let mut f = [0; FRAME];
     f[..6].copy_from_slice(&MAC);
     f[6..12].copy_from_slice(&[2, 0, 0, 0, 9, 9]);
@@ -52,7 +53,8 @@ fn frame4(source: u32, destination: u32, ports: u32) -> Frame {
     (f, 60)
 }
 
-fn frame6(source: u128, destination: u128, ports: u32) -> Frame {
+/// The same over IPv6.
+pub fn frame6(source: u128, destination: u128, ports: u32) -> Frame {
     let mut f = [0; FRAME];
     f[..6].copy_from_slice(&MAC);
     f[6..12].copy_from_slice(&[2, 0, 0, 0, 9, 9]);

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use sweepd::{config, daemon::machine};
+use sweepd::{config, control::setup, daemon::machine};
 
 use super::{Failure, complain, print};
 
@@ -13,6 +13,8 @@ use super::{Failure, complain, print};
 /// Everything that is wrong with it.
 pub fn check(path: &Path) -> Result<(), Failure> {
     let config = config::load_supported(path)?;
+    // What only shows when all rules are put together.
+    setup::acl(&config)?;
     for warning in config.warnings.iter().chain(&machine::lacks(&config)) {
         complain(&format!("warning: {warning}"));
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sweepd::{
     config::Config,
-    control::{Notice, reload::Trigger},
+    control::{Notice, barrier::Barrier, reload::Trigger},
     daemon::{Counters, Daemon, confine::Confinement},
 };
 
@@ -21,14 +21,35 @@ use super::{
 /// The daemon cannot start, or cannot go on.
 pub fn run(config: Config, path: &Path) -> Result<(), Failure> {
     let signals = Signals::new()?;
-    let daemon = Daemon::start_confined(&config, Counters::File, true, Some(path), Confinement::Full)?;
+    let started = Daemon::start_confined(&config, Counters::File, true, Some(path), Confinement::Full);
+    let daemon = started.inspect_err(|_| tell_of(&Barrier::new(&config.daemon.runtime_dir)))?;
     let manager = Manager::find();
     manager.ready(config.ports.len());
     let result = serve(&config, &daemon, &signals, &manager);
     manager.stopping();
+    let barrier = daemon.barrier().cloned();
     daemon.stop();
+    if let Some(barrier) = barrier {
+        // Only the operator's word opens the kernel's forwarding again.
+        if result.is_ok()
+            && let Err(e) = barrier.lower()
+        {
+            log::error!("{e}");
+        }
+        tell_of(&barrier);
+    }
     log::info!("ended; the ports are the kernel's again");
     result
+}
+
+/// Says that the kernel forwards nothing between the ports, if that is so.
+fn tell_of(barrier: &Barrier) {
+    if barrier.is_up() {
+        log::warn!(
+            "the kernel forwards nothing into and out of the ports until sweepd runs again; to let it: {}",
+            barrier.by_hand()
+        );
+    }
 }
 
 /// Goes on until a signal asks for the end, or nothing is left to route.

@@ -43,7 +43,8 @@ fn render(what: &What, data: &Value) -> String {
         What::Verdicts => verdicts(data),
         What::Tables => pairs(data),
         // No shape is promised yet: whatever comes is shown.
-        What::Flows | What::Masquerade | What::Acl => format!("{data:#}\n"),
+        What::Acl => acl(data),
+        What::Flows | What::Masquerade => format!("{data:#}\n"),
     }
 }
 
@@ -177,6 +178,53 @@ fn neighbors(data: &Value) -> String {
     table.render()
 }
 
+/// The rules from the first on, what each fits in few words, and the packets that it fitted.
+fn acl(data: &Value) -> String {
+    if rows(data).next().is_none() {
+        return "no rules: everything is permitted\n".into();
+    }
+    let mut table = Table::new(&["rule", "action", "hits", "fits"]);
+    for row in rows(data) {
+        let name = if row["rule"].is_null() { Cell::Text("(no rule)".into()) } else { cell(&row["rule"]) };
+        table.row([name, cell(&row["action"]), cell(&row["hits"]), Cell::Text(fits(row))]);
+    }
+    table.render()
+}
+
+/// What a rule asks for; `all` when that is nothing.
+fn fits(row: &Value) -> String {
+    let mut words = Vec::new();
+    for key in ["in", "out", "from", "to"] {
+        let list: Vec<_> = rows(&row[key]).filter_map(Value::as_str).collect();
+        if !list.is_empty() {
+            words.push(format!("{key} {}", list.join(",")));
+        }
+    }
+    if let Some(protocol) = row["protocol"].as_u64() {
+        words.push(match protocol {
+            1 => "icmp".into(),
+            6 => "tcp".into(),
+            17 => "udp".into(),
+            58 => "icmp6".into(),
+            other => format!("protocol {other}"),
+        });
+    }
+    for (key, word) in [("from_ports", "from port"), ("to_ports", "to port")] {
+        let list: Vec<_> = rows(&row[key]).filter_map(Value::as_str).collect();
+        if !list.is_empty() {
+            words.push(format!("{word} {}", list.join(",")));
+        }
+    }
+    if row["log"] == true {
+        words.push("log".into());
+    }
+    match words.is_empty() {
+        true if row["rule"].is_null() => String::from("what no rule fits"),
+        true => "all".into(),
+        false => words.join(" "),
+    }
+}
+
 /// What has happened at all, in words.
 fn verdicts(data: &Value) -> String {
     let mut table = Table::new(&["verdict", "packets", "meaning"]);
@@ -292,7 +340,7 @@ mod tests {
         fn whatever_the_daemon_sends_is_shown_without_a_panic(data in any_json()) {
             for what in [What::Ports, What::Routes { address: None, diff: false },
                 What::Routes { address: None, diff: true },
-                What::Routes { address: Some([10, 0, 0, 1].into()), diff: false }, What::Neighbors, What::Flows, What::Verdicts,
+                What::Routes { address: Some([10, 0, 0, 1].into()), diff: false }, What::Neighbors, What::Flows, What::Verdicts, What::Acl,
                 What::Tables]
             {
                 let text = render(&what, &data);

@@ -82,7 +82,9 @@ pub(super) fn read(
     uses: &mut Uses,
     rules: &mut Acls,
 ) {
-    uses.note(problems, Feature::Acl, section.at, "acl".into());
+    if section.has("state") {
+        uses.note(problems, Feature::AclState, section.place("state"), section.path("state"));
+    }
     let words = [("permit", Action::Permit), ("deny", Action::Deny)];
     let action =
         section.require(problems, "action", "action = \"permit\" or \"deny\"", |v| value::choice(v, &words));

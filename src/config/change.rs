@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, fmt::Display, hash::Hash};
 
-use super::{Config, ConfigErrors, Daemon, Port, Problem};
+use super::{Config, ConfigErrors, Daemon, OnExit, Port, Problem};
 use crate::tables::IcmpLimit;
 
 impl Config {
@@ -53,11 +53,23 @@ impl Config {
                 "the kernel's routes are not followed".into()
             });
         }
+        if old.daemon.on_exit != self.daemon.on_exit {
+            let then = if self.daemon.on_exit == OnExit::Drop { "drops" } else { "forwards" };
+            news.push(format!("the kernel {then} what comes when sweepd is not there"));
+        }
         let routes = |config: &Config| config.routes.iter().map(|r| (r.to, r.target.clone())).collect();
         news.extend(count("route", &routes(old), &routes(self)));
         let neighbors =
             |config: &Config| config.neighbors.iter().map(|n| ((n.port.clone(), n.address), n.mac)).collect();
         news.extend(count("neighbor", &neighbors(old), &neighbors(self)));
+        let rules =
+            |config: &Config| config.acls.iter().map(|rule| (rule.name.clone(), rule.clone())).collect();
+        let changes = count("acl rule", &rules(old), &rules(self));
+        let order = |config: &Config| config.acls.iter().map(|rule| rule.name.clone()).collect::<Vec<_>>();
+        if changes.is_empty() && order(old) != order(self) {
+            news.push("acl rules in another order".into());
+        }
+        news.extend(changes);
         news
     }
 }
@@ -84,7 +96,7 @@ fn refused(old: &Config, new: &Config) -> Vec<Problem> {
         ports,
         routes: _,
         neighbors: _,
-        acls,
+        acls: _,
         masquerades,
         forward_ports,
         warnings: _,
@@ -94,7 +106,6 @@ fn refused(old: &Config, new: &Config) -> Vec<Problem> {
     let mut refusals = Refusals { file, list: Vec::new() };
     refused_of_daemon(&old.daemon, daemon, &mut refusals);
     refused_of_ports(&old.ports, ports, &mut refusals);
-    refusals.unless("acl", old.acls == *acls, "restart to change filters");
     refusals.unless("masquerade", old.masquerades == *masquerades, "restart to change masquerading");
     refusals.unless("forward_port", old.forward_ports == *forward_ports, "restart to change forwarded ports");
     refusals.list
@@ -126,7 +137,7 @@ fn refused_of_daemon(old: &Daemon, new: &Daemon, refusals: &mut Refusals<'_>) {
         socket_group,
         user,
         metrics,
-        on_exit,
+        on_exit: _,
         idle,
         icmp: _,
         source_routes: _,
@@ -138,7 +149,6 @@ fn refused_of_daemon(old: &Daemon, new: &Daemon, refusals: &mut Refusals<'_>) {
     refusals.unless("daemon.socket_group", old.socket_group == *socket_group, message);
     refusals.unless("daemon.user", old.user == *user, "restart to change the user");
     refusals.unless("daemon.metrics", old.metrics == *metrics, "restart to change where metrics are served");
-    refusals.unless("daemon.on_exit", old.on_exit == *on_exit, "restart to change what happens at the end");
     refusals.unless("daemon.idle", old.idle == *idle, "restart to change how workers wait");
 }
 

@@ -130,7 +130,6 @@ pub(super) fn read_daemon(
     note(Feature::User, user.is_some(), "user");
     note(Feature::Metrics, metrics.is_some(), "metrics");
     let on_exit = on_exit.map(|placed| placed.value);
-    note(Feature::DropOnExit, on_exit == Some(OnExit::Drop), "on_exit");
     let daemon = Daemon {
         cpus: cpus.map(|cpus| cpus.iter().filter_map(|cpu| usize::try_from(cpu.value).ok()).collect()),
         runtime_dir,

@@ -109,6 +109,19 @@ impl Config {
     pub fn unsupported(&self) -> Vec<Problem> {
         self.uses.among(NOT_YET)
     }
+
+    /// The names of the kernel's interfaces that the ports take, those of their VLANs included.
+    pub fn interfaces(&self) -> Vec<String> {
+        let of_port = |port: &Port| {
+            let name = port.device.interface()?.to_owned();
+            let vlans: Vec<_> = port.vlans.iter().map(|vlan| format!("{name}.{vlan}")).collect();
+            Some(std::iter::once(name).chain(vlans))
+        };
+        let mut names: Vec<_> = self.ports.iter().filter_map(of_port).flatten().collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
 }
 
 /// Reads and checks the configuration file at `path`. Opens nothing that it names.
@@ -282,7 +295,7 @@ fn read_all(root: &DeTable<'_>, name: &str, problems: &mut Problems<'_>) -> Conf
         nat::refuse_bare_forwards(&forward_ports, &masquerades, problems);
     }
     let checks_sources = ports.list.iter().any(|port| port.urpf != ReversePath::Off);
-    let filters = uses.has(Feature::Acl) || uses.has(Feature::Masquerade) || checks_sources;
+    let filters = !acls.list.is_empty() || uses.has(Feature::Masquerade) || checks_sources;
     // Not fail-open: who filters does not want the kernel to forward unfiltered afterwards.
     daemon.on_exit = on_exit.unwrap_or(if filters { OnExit::Drop } else { OnExit::Forward });
     let config = Config {
@@ -375,8 +388,12 @@ fn warn_of_the_whole(config: &Config, root: &DeTable<'_>, filters: bool, problem
     }
     let xdp = |port: &&Port| matches!(port.device.device, Device::Xdp(_));
     if filters && let Some(port) = config.ports.iter().find(xdp) {
+        let then = match config.daemon.on_exit {
+            OnExit::Drop => "dropped, since on_exit is \"drop\"",
+            OnExit::Forward => "neither filtered nor translated",
+        };
         let message = format!(
-            "what the kernel itself forwards to port {:?} is neither filtered nor translated; \
+            "what the kernel itself forwards to port {:?} is {then}; \
              make every device that it forwards from a port",
             port.name
         );

@@ -6,8 +6,8 @@ use super::problem::{Offset, Problem, Problems};
 /// A part of the schema that may not be built in yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Feature {
-    /// `[[acl]]`
-    Acl,
+    /// `acl.state`
+    AclState,
     /// `[[masquerade]]`
     Masquerade,
     /// `[[forward_port]]`
@@ -18,8 +18,6 @@ pub enum Feature {
     Metrics,
     /// `daemon.user`
     User,
-    /// `daemon.on_exit = "drop"`
-    DropOnExit,
     /// Several next hops in one route.
     Multipath,
     /// An IPv4 route with an IPv6 gateway (RFC 8950).
@@ -28,7 +26,7 @@ pub enum Feature {
 
 /// The features that are refused. To build one in, remove it here.
 pub const NOT_YET: &[Feature] =
-    &[Feature::Acl, Feature::Masquerade, Feature::ForwardPort, Feature::Vlans, Feature::DropOnExit];
+    &[Feature::AclState, Feature::Masquerade, Feature::ForwardPort, Feature::Vlans];
 
 /// Where a file uses which feature.
 #[derive(Clone, Default, Debug)]

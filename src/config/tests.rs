@@ -257,9 +257,8 @@ fn what_is_not_built_in_is_refused_by_line_and_key() {
     assert_eq!(
         refused,
         [
-            "f:9: daemon.on_exit: is not supported yet; remove it",
             "f:25: port.vlans: is not supported yet; remove it",
-            "f:59: acl: is not supported yet; remove it",
+            "f:69: acl.state: is not supported yet; remove it",
             "f:72: masquerade: is not supported yet; remove it",
             "f:82: forward_port: is not supported yet; remove it",
         ]

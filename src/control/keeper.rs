@@ -3,10 +3,11 @@
 //! looks for neighbours. Nothing that it waits for can keep a worker from its sweep.
 
 mod change;
+pub(crate) mod filters;
 mod search;
 mod work;
 
-use std::{io, thread::JoinHandle, time::Duration};
+use std::{io, sync::Arc, thread::JoinHandle, time::Duration};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use netmap::device::PortControl;
@@ -19,7 +20,7 @@ use super::{
 use crate::{
     forward::messages::{ToKeeper, ToWorker},
     stats::file::BlockRef,
-    tables::{IcmpLimit, PortId, Tables, publish::Publisher},
+    tables::{IcmpLimit, PortId, Tables, acl::Compiled, publish::Publisher},
 };
 pub use change::{Changed, Changer, Settings};
 use work::Work;
@@ -80,6 +81,8 @@ pub struct KeeperConfig {
     pub routes: Vec<StaticRoute>,
     /// Neighbours that the configuration gives.
     pub neighbors: Vec<StaticNeighbor>,
+    /// The access rules that the configuration gives.
+    pub acl: Option<Arc<Compiled>>,
     /// How many ICMP errors each worker may send.
     pub icmp: IcmpLimit,
     /// Whether IPv4 source routes are followed.
@@ -99,6 +102,7 @@ impl KeeperConfig {
             ports,
             routes: Vec::new(),
             neighbors: Vec::new(),
+            acl: None,
             icmp: IcmpLimit::default(),
             source_routes: false,
             hash_seed: 0,
@@ -147,6 +151,8 @@ pub struct View<'a> {
     pub follow: Option<Follow>,
     /// The ports.
     pub ports: &'a [PortState],
+    /// The access rules.
+    pub filters: &'a filters::Filters,
 }
 
 /// A port, as the keeper holds it.

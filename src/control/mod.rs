@@ -4,6 +4,7 @@
 
 mod advice;
 mod apply;
+pub mod barrier;
 pub mod buckets;
 pub mod diff;
 mod follower;

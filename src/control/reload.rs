@@ -13,11 +13,12 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::{
+    barrier::{Barrier, BarrierError},
     keeper::{Changed, Changer},
     setup,
     watch::{Settling, Watch},
 };
-use crate::config::{self, Config};
+use crate::config::{self, Config, OnExit};
 
 /// Longest wait for the kernel to list another table; a client waits twice as long.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -151,6 +152,7 @@ struct Work {
     running: Config,
     follow_kernel: bool,
     changer: Changer,
+    barrier: Option<Barrier>,
     status: Arc<Mutex<Status>>,
     /// What the file held when it was last read.
     content: Option<u64>,
@@ -158,6 +160,7 @@ struct Work {
 
 impl Reloader {
     /// Starts to watch the file at `path`, from which `running` was read, and to take wishes.
+    /// `barrier` is the daemon's, if it has one.
     ///
     /// # Errors
     /// When there can be no more threads.
@@ -166,6 +169,7 @@ impl Reloader {
         running: Config,
         follow_kernel: bool,
         changer: Changer,
+        barrier: Option<Barrier>,
     ) -> std::io::Result<Self> {
         let (sender, wishes) = unbounded();
         let status = Arc::new(Mutex::new(Status::default()));
@@ -174,7 +178,7 @@ impl Reloader {
         // What has changed since the file was read at start shows as another content.
         let watch = Watch::on(&path);
         let content = Some(running.digest);
-        let mut work = Work { path, running, follow_kernel, changer, status, content };
+        let mut work = Work { path, running, follow_kernel, changer, barrier, status, content };
         let thread =
             std::thread::Builder::new().name("reload".into()).spawn(move || work.run(&wishes, &watch))?;
         Ok(Self { reloads: Some(reloads), thread: Some(thread) })
@@ -249,24 +253,46 @@ impl Work {
         outcome
     }
 
+    /// Keeps the kernel from forwarding between the ports before the new rules are in force, where
+    /// they want that and those before did not.
+    fn raise_barrier(&self, new: &Config) -> Result<(), BarrierError> {
+        let Some(barrier) = self.barrier.as_ref().filter(|_| new.daemon.on_exit == OnExit::Drop) else {
+            return Ok(());
+        };
+        let (old, new) = (&self.running, new.interfaces());
+        if new.is_empty() || (old.daemon.on_exit == OnExit::Drop && old.interfaces() == new) {
+            return Ok(());
+        }
+        barrier.raise(&new)
+    }
+
     fn put_in_force(&mut self, trigger: Trigger, text: Result<String, config::ConfigErrors>) -> Outcome {
         self.content = text.as_ref().ok().map(|text| config::digest(text));
         let name = self.path.display().to_string();
         let new = text
             .and_then(|text| config::parse_supported(&text, &name))
-            .and_then(|new| new.replacing(&self.running));
-        let new = match new {
-            Ok(new) => new,
+            .and_then(|new| new.replacing(&self.running))
+            .and_then(|new| Ok((setup::settings(&new, self.follow_kernel)?, new)));
+        let (settings, new) = match new {
+            Ok(both) => both,
             Err(errors) => {
                 let errors = errors.0.iter().map(ToString::to_string).collect();
                 return Outcome::Refused { errors, configuration: true };
             }
         };
+        if let Err(e) = self.raise_barrier(&new) {
+            return Outcome::Refused { errors: vec![e.to_string()], configuration: false };
+        }
         let mut warnings: Vec<String> = new.warnings.iter().map(ToString::to_string).collect();
-        match self.changer.change(setup::settings(&new, self.follow_kernel), PATIENCE) {
+        match self.changer.change(settings, PATIENCE) {
             Ok(Changed::Fully) => {}
             Ok(Changed::Listing) => warnings.push("the kernel is still listing its routes".into()),
             Err(e) => return Outcome::Refused { errors: vec![e], configuration: false },
+        }
+        if let Some(barrier) = self.barrier.as_ref().filter(|_| new.daemon.on_exit == OnExit::Forward)
+            && let Err(e) = barrier.lower()
+        {
+            warnings.push(e.to_string());
         }
         let news = new.news_against(&self.running);
         let news = if news.is_empty() { "nothing has changed".into() } else { news.join(", ") };

@@ -131,9 +131,9 @@ impl Answerer {
                 Some(address) => self.route_to(address),
             },
             (Some("show"), Some(what)) => self.show(what),
-            (Some("show"), None) => {
-                Answer::Line(refuse("\"show\" needs \"what\": ports, routes, neighbors, verdicts or tables"))
-            }
+            (Some("show"), None) => Answer::Line(refuse(
+                "\"show\" needs \"what\": ports, routes, neighbors, acl, verdicts or tables",
+            )),
             _ => Answer::Line(refuse("\"command\" is \"show\" or \"reload\"")),
         }
     }
@@ -157,11 +157,12 @@ impl Answerer {
                 self.of_keeper(move |view| show::tables(view, &status))
             }
             "verdicts" => Answer::Line(accept(&show::verdicts(&self.stats.snapshot()))),
-            "flows" | "masquerade" | "acl" => {
+            "acl" => self.of_keeper(show::acl),
+            "flows" | "masquerade" => {
                 Answer::Line(refuse(format!("this daemon has no {what} to show: not supported yet")))
             }
             other => Answer::Line(refuse(format!(
-                "there is nothing called {other:?} to show; there are ports, routes, neighbors, verdicts, tables"
+                "there is nothing called {other:?} to show; there are ports, routes, neighbors, acl, verdicts, tables"
             ))),
         }
     }

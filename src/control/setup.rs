@@ -1,5 +1,7 @@
 //! From the checked configuration, and the ports opened for it, to what the keeper works with.
 
+use std::sync::Arc;
+
 use netmap::{Host, PortInfo};
 
 use super::{
@@ -8,8 +10,11 @@ use super::{
     rib::{PortSettings, PortSpec, StaticHop, StaticNeighbor, StaticRoute, given_addresses},
 };
 use crate::{
-    config::{self, Config, Target},
-    tables::PortId,
+    config::{self, Config, ConfigErrors, Problem, Target},
+    tables::{
+        PortId,
+        acl::{Compiled, Rule},
+    },
 };
 
 /// Bytes of an Ethernet header.
@@ -40,9 +45,40 @@ pub fn port_spec(port: &config::Port, info: &PortInfo, host: &Host) -> PortSpec 
     }
 }
 
+/// The access rules, compiled; none when there are none.
+///
+/// # Errors
+/// When they are too many to be compiled.
+pub fn acl(config: &Config) -> Result<Option<Arc<Compiled>>, ConfigErrors> {
+    if config.acls.is_empty() {
+        return Ok(None);
+    }
+    let numbers = |names: &[String]| names.iter().filter_map(|name| number(config, name)).collect();
+    let ranges = |list: &[config::PortRange]| list.iter().map(|range| (range.first, range.last)).collect();
+    let rule = |acl: &config::Acl| Rule {
+        name: acl.name.clone(),
+        denies: acl.action == config::Action::Deny,
+        logs: acl.log,
+        in_ports: numbers(&acl.in_ports),
+        out_ports: numbers(&acl.out_ports),
+        from: acl.from.clone(),
+        to: acl.to.clone(),
+        protocol: acl.protocol,
+        from_ports: ranges(&acl.from_ports),
+        to_ports: ranges(&acl.to_ports),
+    };
+    match Compiled::new(config.acls.iter().map(rule).collect()) {
+        Ok(compiled) => Ok(Some(Arc::new(compiled))),
+        Err(e) => Err(Problem { key: "acl".into(), ..Problem::of_file(&config.file, e) }.into()),
+    }
+}
+
 /// Everything that the configuration of a running daemon may change; the ports in the order in
 /// which they were opened.
-pub fn settings(config: &Config, follow_kernel: bool) -> Settings {
+///
+/// # Errors
+/// As for [`acl`].
+pub fn settings(config: &Config, follow_kernel: bool) -> Result<Settings, ConfigErrors> {
     let port = |port: &config::Port| PortSettings {
         mac: port.mac.map(|mac| mac.0),
         mtu: port.mtu,
@@ -50,14 +86,15 @@ pub fn settings(config: &Config, follow_kernel: bool) -> Settings {
         reverse_path: port.urpf,
         redirects: port.redirects,
     };
-    Settings {
+    Ok(Settings {
         follow: if follow_kernel { follow(config) } else { None },
         ports: config.ports.iter().map(port).collect(),
         routes: static_routes(config),
         neighbors: static_neighbors(config),
         icmp: config.daemon.icmp,
         source_routes: config.daemon.source_routes,
-    }
+        acl: acl(config)?,
+    })
 }
 
 /// A MAC address for a device that has none: locally administered, the same for the same name.

@@ -14,7 +14,7 @@ use super::{
     rib::{Candidate, Family, NeighborSource, Rib, Source, Table, paths::PathKey},
 };
 use crate::{
-    config::MacAddr,
+    config::{MacAddr, PortRange},
     forward::verdict::Verdict,
     stats::read::PortTotals,
     tables::{Action, NextHopId, fixed},
@@ -118,6 +118,36 @@ pub fn neighbors(view: &View<'_>) -> Value {
                 NeighborSource::Learned => "learned",
             },
         })
+    });
+    Value::Array(rows.collect())
+}
+
+/// The access rules with the packets that each fitted, in their order; the last row is of those
+/// that none fitted. Empty when there are no rules.
+pub fn acl(view: &View<'_>) -> Value {
+    let names = |ports: &[u16]| {
+        let name = |port: &u16| view.rib.port(*port).map(|port| port.name.clone());
+        ports.iter().filter_map(name).collect::<Vec<_>>()
+    };
+    let ranges = |list: &[(u16, u16)]| {
+        let range = |(first, last): &(u16, u16)| PortRange { first: *first, last: *last }.to_string();
+        list.iter().map(range).collect::<Vec<_>>()
+    };
+    let rows = view.filters.rows().into_iter().map(|(rule, hits)| match rule {
+        None => json!({ "rule": null, "action": "permit", "hits": hits }),
+        Some(rule) => json!({
+            "rule": rule.name,
+            "action": if rule.denies { "deny" } else { "permit" },
+            "hits": hits,
+            "in": names(&rule.in_ports),
+            "out": names(&rule.out_ports),
+            "from": rule.from,
+            "to": rule.to,
+            "protocol": rule.protocol,
+            "from_ports": ranges(&rule.from_ports),
+            "to_ports": ranges(&rule.to_ports),
+            "log": rule.logs,
+        }),
     });
     Value::Array(rows.collect())
 }

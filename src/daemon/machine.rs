@@ -5,14 +5,16 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use netmap::device::spec::{Device, PortKind};
 use nix::{
     ifaddrs::getifaddrs,
     net::if_::if_nametoindex,
     unistd::{Gid, Group, Uid, User},
 };
 
-use crate::config::{Config, NextHop, Problem, Target};
+use crate::{
+    config::{Config, NextHop, OnExit, Problem, Target},
+    control::barrier,
+};
 
 /// What `config` names and this machine lacks, one problem each.
 pub fn lacks(config: &Config) -> Vec<Problem> {
@@ -35,11 +37,20 @@ pub fn lacks(config: &Config) -> Vec<Problem> {
         lacks("daemon.socket_group", message);
     }
     for port in &config.ports {
-        if let Some(name) = interface(&port.device.device)
+        if let Some(name) = port.device.interface()
             && if_nametoindex(name).is_err()
         {
             lacks("port.device", format!("there is no interface {name:?} on this machine"));
         }
+    }
+    if config.daemon.on_exit == OnExit::Drop
+        && !config.interfaces().is_empty()
+        && let Some(command) = barrier::missing_command()
+    {
+        lacks(
+            "daemon.on_exit",
+            format!("\"drop\" needs the command `{command}`, which is not installed here"),
+        );
     }
     for (to, gateway) in off_link(config) {
         let message = format!("the gateway {gateway} of the route to {to} is on no network of any port");
@@ -92,15 +103,6 @@ pub fn group(name: &str) -> Result<Gid, String> {
     }
 }
 
-/// The interface that a device stands on, if it is one of the system's.
-fn interface(device: &Device) -> Option<&str> {
-    match device {
-        Device::Interface(name) | Device::Xdp(name) => Some(name),
-        Device::Netmap(netmap) if netmap.kind == PortKind::Nic => Some(&netmap.name),
-        Device::Netmap(_) | Device::Pcap { .. } | Device::Pipe(_) | Device::Gen(_) => None,
-    }
-}
-
 /// The gateways that are on no network of a port, and the destinations of their routes. What the
 /// file alone shows has been said already: this is about ports whose addresses are the kernel's.
 fn off_link(config: &Config) -> Vec<(IpNet, IpAddr)> {
@@ -124,7 +126,7 @@ fn off_link(config: &Config) -> Vec<(IpNet, IpAddr)> {
 fn networks(config: &Config) -> Option<Vec<IpNet>> {
     let mut nets: Vec<IpNet> = config.ports.iter().flat_map(|port| port.addresses.clone()).collect();
     for port in config.ports.iter().filter(|port| port.addresses.is_empty()) {
-        let name = interface(&port.device.device)?;
+        let name = port.device.interface()?;
         if_nametoindex(name).ok()?;
         let of_port = getifaddrs().ok()?.filter(|entry| entry.interface_name == name);
         nets.extend(of_port.filter_map(|entry| {

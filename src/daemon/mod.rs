@@ -22,9 +22,10 @@ use netmap::{
 };
 
 use crate::{
-    config::{Config, Idle},
+    config::{Config, ConfigErrors, Idle, OnExit},
     control::{
         Keeper, KeeperConfig, KeeperError, KeeperPort, Notice, WorkerLine,
+        barrier::{Barrier, BarrierError},
         diff::Comparison,
         metrics,
         reload::{Reloader, Trigger},
@@ -71,6 +72,12 @@ pub enum DaemonError {
     /// The counters cannot be kept.
     #[error(transparent)]
     Stats(#[from] StatsError),
+    /// The kernel cannot be kept from forwarding.
+    #[error(transparent)]
+    Barrier(#[from] BarrierError),
+    /// What only shows when all of the configuration is put together.
+    #[error("{0}")]
+    Config(#[from] ConfigErrors),
     /// The keeper cannot start.
     #[error(transparent)]
     Keeper(#[from] KeeperError),
@@ -116,7 +123,7 @@ impl DaemonError {
     /// The exit code that goes with it.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::NoCore { .. } | Self::NoAccount { .. } => 2,
+            Self::NoCore { .. } | Self::NoAccount { .. } | Self::Config(_) => 2,
             Self::User(e) if e.is_usage() => 2,
             _ => 1,
         }
@@ -145,6 +152,7 @@ pub struct Daemon {
     comparison: Comparison,
     stats: Arc<StatsFile>,
     notices: Receiver<Notice>,
+    barrier: Option<Barrier>,
 }
 
 impl Daemon {
@@ -179,8 +187,10 @@ impl Daemon {
         let available = std::thread::available_parallelism().map_or(1, |n| n.get());
         check_cores(config, machine::core_count())?;
         let user = confinement.user(config)?;
+        let acl = setup::acl(config)?;
         let socket = open_socket(config, counters)?;
         let listening = open_metrics(config, counters)?;
+        let barrier = raise_barrier(config, counters)?;
         let ports = open_ports(config)?;
         let count = match &config.daemon.cpus {
             Some(cpus) => cpus.len().max(1),
@@ -219,6 +229,7 @@ impl Daemon {
             neighbors: setup::static_neighbors(config),
             icmp: config.daemon.icmp,
             source_routes: config.daemon.source_routes,
+            acl,
             hash_seed: random_seed()?,
             ..KeeperConfig::new(keeper_ports.collect())
         };
@@ -237,7 +248,9 @@ impl Daemon {
         );
         let stats = Arc::new(stats);
         let reloader = file
-            .map(|file| Reloader::start(file, config.clone(), follow_kernel, keeper.changer()))
+            .map(|file| {
+                Reloader::start(file, config.clone(), follow_kernel, keeper.changer(), barrier.clone())
+            })
             .transpose()?;
         let comparison = Comparison::start(keeper.queries())?;
         let answerer = Answerer {
@@ -250,7 +263,7 @@ impl Daemon {
         let source = metrics::source(keeper.queries(), reloader.as_ref().map(Reloader::reloads));
         let mut exposition = Exposition::new(stats.clone(), source);
         let metrics = listening.map(|socket| socket.serve(move || exposition.text())).transpose()?;
-        Ok(Self { control, metrics, workers, keeper, reloader, comparison, stats, notices })
+        Ok(Self { control, metrics, workers, keeper, reloader, comparison, stats, notices, barrier })
     }
 
     /// What the daemon has to say: ports that went away, captures that ended.
@@ -274,6 +287,12 @@ impl Daemon {
     /// The counters.
     pub fn stats(&self) -> &Arc<StatsFile> {
         &self.stats
+    }
+
+    /// What keeps the kernel from forwarding between the ports when this daemon does not. It stays
+    /// when the daemon ends, until it is taken away.
+    pub fn barrier(&self) -> Option<&Barrier> {
+        self.barrier.as_ref()
     }
 
     /// Whether all workers still run.
@@ -307,7 +326,8 @@ impl Daemon {
     /// Stops: packets first, then the devices are closed. Gives the last counters, and
     /// what each device says that it has lost.
     pub fn stop(self) -> Vec<(PortTotals, netmap::Losses)> {
-        let Self { control, metrics, mut workers, keeper, reloader, comparison, stats, notices } = self;
+        let Self { control, metrics, mut workers, keeper, reloader, comparison, stats, notices, barrier: _ } =
+            self;
         drop((control, metrics));
         workers.stop();
         drop(notices);
@@ -320,6 +340,21 @@ impl Daemon {
 fn check_cores(config: &Config, cores: usize) -> Result<(), DaemonError> {
     let missing = config.daemon.cpus.iter().flatten().copied().find(|&core| core >= cores);
     missing.map_or(Ok(()), |core| Err(DaemonError::NoCore { core, cores }))
+}
+
+/// Keeps the kernel from forwarding between the ports, before the first of them opens, or lets it,
+/// as the configuration says; whatever an earlier daemon has left.
+fn raise_barrier(config: &Config, counters: Counters) -> Result<Option<Barrier>, DaemonError> {
+    if counters == Counters::Memory {
+        return Ok(None);
+    }
+    let (barrier, interfaces) = (Barrier::new(&config.daemon.runtime_dir), config.interfaces());
+    if config.daemon.on_exit == OnExit::Drop && !interfaces.is_empty() {
+        barrier.raise(&interfaces)?;
+    } else if let Err(e) = barrier.lower() {
+        log::warn!("an earlier sweepd has left the kernel's forwarding closed: {e}");
+    }
+    Ok(Some(barrier))
 }
 
 fn open_ports(config: &Config) -> Result<Vec<Port>, DaemonError> {

@@ -154,7 +154,7 @@ fn worker(
         inbox,
         out: Outputs::new(peers, wire, host),
         reader,
-        slow: Slow::new(keeper.clone(), FlowTable::new(DEFAULT_FLOWS, Secret::random()?)?),
+        slow: Slow::new(index, keeper.clone(), FlowTable::new(DEFAULT_FLOWS, Secret::random()?)?),
         blocks: (0..stats.ports().len()).map(|p| stats.block(index, p)).collect(),
         used: Used::default(),
         bell: links[index].bell.clone(),

@@ -71,15 +71,22 @@ impl<Address: Copy> Lane<Address> {
                 continue;
             }
             if kept < k {
-                self.at[kept] = self.at[k];
-                self.frame[kept] = self.frame[k];
-                self.destination[kept] = self.destination[k];
-                self.ip_len[kept] = self.ip_len[k];
-                self.next_hop[kept] = self.next_hop[k];
+                self.shift(k, kept);
             }
             kept += 1;
         }
         self.len = kept;
+    }
+
+    /// Copies packet `k` of the lane to place `to` before it.
+    #[inline(always)]
+    pub fn shift(&mut self, k: usize, to: usize) {
+        let (k, to) = (k % BURST, to % BURST);
+        self.at[to] = self.at[k];
+        self.frame[to] = self.frame[k];
+        self.destination[to] = self.destination[k];
+        self.ip_len[to] = self.ip_len[k];
+        self.next_hop[to] = self.next_hop[k];
     }
 }
 

@@ -3,9 +3,9 @@
 //! Channels (crate `crossbeam-channel`) carry these. A worker sends only for unusual packets, with
 //! `try_send`, and looks for commands only while it holds packets or has been woken.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
-use crate::tables::PortId;
+use crate::tables::{PortId, acl::Compiled};
 
 /// A worker's word to the keeper.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub enum ToKeeper {
         /// The port.
         port: PortId,
     },
+    /// A packet that a rule with `log` has fitted; said so often that it can be read, and no more.
+    Judged(Box<Judged>),
     /// The device behind `port` is gone.
     PortGone {
         /// Which.
@@ -65,6 +67,29 @@ pub enum ToKeeper {
         /// The worker that says so.
         worker: usize,
     },
+}
+
+/// What is to be logged about a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// The rules.
+    pub rules: Arc<Compiled>,
+    /// The number of the one that fitted it.
+    pub rule: u32,
+    /// The port that it came in by.
+    pub came_in: PortId,
+    /// The port that it was about to leave by; none when that is a device of the host's.
+    pub leaves_by: Option<PortId>,
+    /// Its source.
+    pub source: IpAddr,
+    /// Its destination.
+    pub destination: IpAddr,
+    /// Its protocol.
+    pub protocol: u8,
+    /// Its source port and destination port.
+    pub ports: (u16, u16),
+    /// Packets since the last one that were to be logged and are not.
+    pub unlogged: u64,
 }
 
 /// The keeper's word to a worker.

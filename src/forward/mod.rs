@@ -6,6 +6,7 @@ pub mod bucket;
 pub mod builtin;
 pub mod burst;
 pub mod clock;
+pub mod filter;
 pub mod flow_hash;
 pub mod flows;
 pub mod fragment;

@@ -15,6 +15,7 @@ use super::{
     bucket::Bucket,
     builtin,
     clock::Clock,
+    filter::{Filter, Moment},
     flows::FlowTable,
     handover::{CELL_BYTES, Exit, Origin},
     hold::{Held, Hold, Limits, Meta, Pushed},
@@ -111,6 +112,8 @@ pub struct Slow {
     generation: u64,
     scratch: Box<[u8; CELL_BYTES]>,
     keeper: Sender<ToKeeper>,
+    /// The worker's part in filtering.
+    pub filter: Filter,
     /// The worker's flows.
     pub flows: FlowTable,
     /// The time by which flows end.
@@ -118,8 +121,8 @@ pub struct Slow {
 }
 
 impl Slow {
-    /// A fresh state; `keeper` hears which neighbours are missing.
-    pub fn new(keeper: Sender<ToKeeper>, flows: FlowTable) -> Self {
+    /// A fresh state for worker number `worker`; `keeper` hears which neighbours are missing.
+    pub fn new(worker: usize, keeper: Sender<ToKeeper>, flows: FlowTable) -> Self {
         let limit = IcmpLimit::default();
         Self {
             hold: Hold::new(Limits::default()),
@@ -129,6 +132,7 @@ impl Slow {
             started: Instant::now(),
             generation: 0,
             scratch: Box::new([0; CELL_BYTES]),
+            filter: Filter::new(worker, keeper.clone()),
             keeper,
             flows,
             clock: Clock::new(),
@@ -211,9 +215,36 @@ impl Slow {
         .into()
     }
 
+    /// Whether the access rules let a packet pass, which is given from its IP header on, and would
+    /// leave by the port `leaves_by`, or by a device of the host's that is no port.
+    fn passes(
+        &mut self,
+        context: &Context<'_>,
+        packet: &[u8],
+        leaves_by: Option<PortId>,
+        moment: Moment,
+    ) -> bool {
+        match &context.tables.acl {
+            None => true,
+            Some(acl) => self.filter.passes(acl, packet, context.port, leaves_by, moment),
+        }
+    }
+
+    /// Whether the access rules let a packet go up that is not the host's own: the host will
+    /// forward it by a device that is no port.
+    fn passes_up(&mut self, context: &Context<'_>, packet: &[u8], found: Found, to: IpAddr) -> bool {
+        found.action != Action::Host
+            || context.tables.acl.is_none()
+            || context.tables.local.contains(to)
+            || self.passes(context, packet, None, Moment::Leaves)
+    }
+
     /// Holds a frame until the neighbour behind `found` is known, or for a while.
     fn hold(&mut self, context: &mut Context<'_>, frame: &[u8], found: Found, neighbor: IpAddr) -> Ending {
         let (port, now) = (found.hop.port, self.now());
+        if !self.passes(context, &frame[ETHERNET..], Some(port), Moment::Waits) {
+            return Verdict::Denied.into();
+        }
         let is_ipv6 = frame[12..ETHERNET] == ethernet::IPV6.to_be_bytes();
         let (from, priority) = (context.port, context.out.priority);
         let meta = Meta { from, ip_offset: ETHERNET as u16, is_ipv6, made: false, priority };

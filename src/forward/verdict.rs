@@ -71,6 +71,7 @@ verdicts! {
     Blackhole "blackhole" Discard "The route says to discard silently.";
     Unreachable "unreachable" Discard "The route says unreachable.";
     Prohibited "prohibited" Discard "The route says prohibited.";
+    Denied "denied" Discard "A rule of the access list denies it.";
     TooBig "too_big" Discard "Larger than the way out takes, and may not be fragmented.";
     NeighborFailed "neighbor_failed" Discard "The next hop does not answer.";
     HoldFull "hold_full" Discard "Too many packets wait for the same next hop already.";

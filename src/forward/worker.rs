@@ -12,6 +12,7 @@ use netmap::{RxQueue, RxRing, SyncError, Wait};
 use super::{
     bell::Bell,
     burst::{BURST, Burst},
+    filter::filter,
     hand_over::{hand_over, hand_over_untagged},
     handover::{Exit, Origin, Receiver},
     idle::{Idle, Patience},
@@ -310,6 +311,9 @@ fn stages<const SOME: bool>(
     route(burst, tables);
     if table.redirects {
         turn_back(burst, tables, port);
+    }
+    if let Some(acl) = &tables.acl {
+        filter(burst, tables, acl, &mut slow.filter, port, block);
     }
     rewrite(burst, tables);
     if SOME {

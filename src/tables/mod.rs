@@ -235,6 +235,8 @@ pub struct Tables {
     pub source_routes: bool,
     /// Makes this router choose differently from others among several next hops.
     pub hash_seed: u64,
+    /// The access rules; none when nothing is filtered.
+    pub acl: Option<std::sync::Arc<acl::Acl>>,
     /// Whether workers keep flows for these tables: set when a rule asks for it.
     pub keeps_flows: bool,
     /// How long flows last that no rule of its own says it of.
@@ -263,6 +265,7 @@ impl Tables {
             icmp: IcmpLimit::default(),
             source_routes: false,
             hash_seed: 0,
+            acl: None,
             keeps_flows: false,
             timeouts: Timeouts::default(),
         })

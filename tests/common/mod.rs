@@ -9,6 +9,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    sync::Arc,
 };
 
 use crossbeam_channel::Receiver;
@@ -27,7 +28,9 @@ use sweepd::{
     },
     stats::file::StatsFile,
     tables::{
-        Action, Group, IcmpLimit, NextHop, NextHopId, NextHopInfo, PortTable, SubPort, Tables, Trunk, fixed,
+        Action, Group, IcmpLimit, NextHop, NextHopId, NextHopInfo, PortTable, SubPort, Tables, Trunk,
+        acl::{Acl, Compiled, Rule},
+        fixed,
         prefixes::{Prefixes4, Prefixes6},
         publish::Publisher,
     },
@@ -344,6 +347,17 @@ impl Tube {
             worker.reader.offline();
         }
         self.publisher.publish(|tables| tables.source_routes = follow);
+    }
+
+    /// Filters by these rules from now on.
+    pub fn filter(&mut self, rules: Vec<Rule>) -> Arc<Acl> {
+        for worker in &mut self.workers {
+            worker.reader.offline();
+        }
+        let compiled = Arc::new(Compiled::new(rules).expect("not too many"));
+        let acl = Arc::new(Acl::new(compiled, self.workers.len()));
+        self.publisher.publish(|tables| tables.acl = Some(acl.clone()));
+        acl
     }
 
     /// Lets every worker send so many ICMP errors.

@@ -12,6 +12,7 @@ mod changes;
 mod confined;
 mod daemons;
 mod errors;
+mod filter;
 mod flap;
 mod kernel;
 mod life;

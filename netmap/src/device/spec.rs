@@ -58,6 +58,17 @@ pub enum Device {
     Interface(String),
 }
 
+impl DeviceSpec {
+    /// The name of the kernel's interface that it takes, if it takes one.
+    pub fn interface(&self) -> Option<&str> {
+        match &self.device {
+            Device::Xdp(name) | Device::Interface(name) => Some(name),
+            Device::Netmap(spec) if spec.kind == PortKind::Nic => Some(&spec.name),
+            Device::Netmap(_) | Device::Pcap { .. } | Device::Pipe(_) | Device::Gen(_) => None,
+        }
+    }
+}
+
 /// A port of the kernel's netmap.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NetmapSpec {

@@ -6,6 +6,7 @@ use super::*;
 use crate::{
     control::{
         apply,
+        keeper::filters::Filters,
         kernel::{KernelEvent, Link, NeighborState, Part, Placement, Report, Route, RouteKind, Way},
         rib::{PortSpec, Rib},
     },
@@ -81,7 +82,14 @@ fn with_keeper<R>(rib: &Rib, tables: &Tables, test: impl FnOnce(&Sender<Query>) 
     std::thread::scope(|scope| {
         scope.spawn(move || {
             for query in asked {
-                query(&View { rib, tables, generation: 1, follow: None, ports: &[] });
+                query(&View {
+                    rib,
+                    tables,
+                    generation: 1,
+                    follow: None,
+                    ports: &[],
+                    filters: &Filters::new(None, 1),
+                });
             }
         });
         let result = test(&queries);

@@ -1,7 +1,7 @@
 //! Changing what the configuration gives while packets flow: all of it in one publication, or none
 //! of it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 
@@ -11,7 +11,7 @@ use crate::control::{
     kernel::{Follow, KernelEvent, Part, Parts, Report},
     rib::{PortSettings, StaticNeighbor, StaticRoute},
 };
-use crate::tables::IcmpLimit;
+use crate::tables::{IcmpLimit, acl::Compiled};
 
 /// What the configuration gives and may change while the daemon runs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -28,6 +28,8 @@ pub struct Settings {
     pub icmp: IcmpLimit,
     /// Whether IPv4 source routes are followed.
     pub source_routes: bool,
+    /// The access rules; none when nothing is filtered.
+    pub acl: Option<Arc<Compiled>>,
 }
 
 /// New settings, and who wants to know when they are in force.
@@ -96,6 +98,7 @@ impl Work {
         (self.icmp, self.source_routes) = (settings.icmp, settings.source_routes);
         self.switched |= old != (self.icmp, self.source_routes);
         self.rib.reconfigure(&settings.ports, &settings.routes, &settings.neighbors);
+        self.filters.set(settings.acl);
         self.unanswered.push(Unanswered { answer, awaits });
     }
 

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, time::Instant};
 
-use super::{Notice, work::Work};
+use super::{Notice, filters, work::Work};
 use crate::{
     control::{
         kernel::NeighborState,
@@ -80,6 +80,10 @@ impl Work {
                         self.refresh(port, address, now);
                     }
                 }
+            }
+            ToKeeper::Judged(judged) => {
+                let name = |port| self.rib.port(port).map(|port| port.name.clone());
+                log::info!("{}", filters::line(&judged, name));
             }
             ToKeeper::WrongSums { port } => self.warn_of_sums(port),
             ToKeeper::PortGone { port, reason } => {

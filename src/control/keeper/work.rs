@@ -11,6 +11,7 @@ use netmap::device::PortControl;
 use super::{
     KeeperConfig, Notice, PortState, Query, View, WorkerLine,
     change::{Change, Unanswered},
+    filters::Filters,
 };
 use crate::{
     control::{
@@ -51,6 +52,7 @@ pub(super) struct Work {
     pub(super) follower: Option<Follower>,
     pub(super) resolver: Resolver,
     pub(super) learned: Learned,
+    pub(super) filters: Filters,
     pub(super) icmp: IcmpLimit,
     pub(super) source_routes: bool,
     /// Whether a setting has changed that is not the RIB's, and is not published yet.
@@ -101,6 +103,7 @@ impl Work {
             rib: Rib::new(specs, &config.routes, &config.neighbors),
             publisher,
             ports: ports.collect(),
+            filters: Filters::new(config.acl, workers.len()),
             workers,
             notices,
             follow: config.follow,
@@ -223,7 +226,9 @@ impl Work {
 
     fn publish(&mut self, now: Instant) {
         let changes = self.rib.take_changes();
-        if changes.is_empty() && !std::mem::take(&mut self.switched) {
+        let acl = self.filters.next();
+        let switched = std::mem::take(&mut self.switched);
+        if changes.is_empty() && !switched && acl.is_none() {
             return;
         }
         let (rib, whole) = (&self.rib, self.behind);
@@ -231,6 +236,9 @@ impl Work {
         let mut result = Ok(());
         let waited = self.publisher.publish(|tables| {
             (tables.icmp, tables.hash_seed, tables.source_routes) = (icmp, seed, source_routes);
+            if let Some(acl) = &acl {
+                tables.acl.clone_from(acl);
+            }
             result = apply::apply(tables, rib, &changes, whole);
         });
         log::trace!("generation {} published, waited {waited:?}", self.publisher.generation());
@@ -240,6 +248,8 @@ impl Work {
             _ => {}
         }
         self.behind = result.is_err();
+        drop(acl);
+        self.filters.published();
         self.rib.recycle();
         if changes.local {
             self.tell_local();
@@ -395,6 +405,7 @@ impl Work {
             generation: self.publisher.generation(),
             follow: self.follow,
             ports: &self.ports,
+            filters: &self.filters,
         });
     }
 }

@@ -16,7 +16,11 @@ use std::{io, path::PathBuf};
 
 use netmap::device::spec::Device;
 
-use crate::{config::Config, control::socket::CONTROL_SOCKET, stats::file::STATS_FILE};
+use crate::{
+    config::Config,
+    control::{barrier::MARK, socket::CONTROL_SOCKET},
+    stats::file::STATS_FILE,
+};
 
 #[cfg(target_os = "linux")]
 pub use {
@@ -99,7 +103,7 @@ impl Confinement {
         if let Some(user) = user {
             // A control socket that was given to somebody stays theirs.
             let given = usize::from(config.daemon.socket_owner.is_none());
-            change_user(user, &config.daemon.runtime_dir, &[STATS_FILE, CONTROL_SOCKET], 1 + given)?;
+            change_user(user, &config.daemon.runtime_dir, &[STATS_FILE, CONTROL_SOCKET, MARK], 1 + given)?;
         }
         restrict_files(&writable(config));
         Ok(())

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use super::{Context, ETHERNET, Ending, Found, Slow};
 use crate::{
     forward::{
+        filter::Moment,
         flow_hash,
         fragment::Fragments,
         handover::{CELL_BYTES, Exit, Origin},
@@ -48,6 +49,9 @@ impl Slow {
         }
         match found.action {
             Action::Host | Action::LinkLocal => {
+                if !self.passes_up(context, &frame[ETHERNET..], found, destination.into()) {
+                    return Verdict::Denied.into();
+                }
                 return self.hand_up(context, frame, verdict_of(found.action));
             }
             Action::Broadcast if context.is_broadcast_of_port(destination) => {
@@ -103,6 +107,9 @@ impl Slow {
     fn forward4(&mut self, context: &mut Context<'_>, frame: &mut [u8], found: Found) -> Ending {
         let Ok(packet) = ipv4::parse(&frame[ETHERNET..]) else { return Verdict::Runt.into() };
         let (total, header_len) = (packet.header.total_len.get(), packet.header_len());
+        if !self.passes(context, &frame[ETHERNET..], Some(found.hop.port), Moment::Leaves) {
+            return Verdict::Denied.into();
+        }
         if total > found.hop.max_len && packet.header.dont_fragment() {
             let error = Icmp4Error::FragmentationNeeded { mtu: found.hop.max_len };
             return self.refuse4(context, &frame[ETHERNET..], error, Verdict::TooBig);

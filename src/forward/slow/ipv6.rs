@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use super::{Context, ETHERNET, Ending, Found, Slow, ipv4::verdict_of};
 use crate::{
     forward::{
+        filter::Moment,
         flow_hash,
         handover::Exit,
         icmp_error::{Icmp6Error, Link, ipv6_error, may_answer6},
@@ -38,6 +39,9 @@ impl Slow {
         }
         match found.action {
             Action::Host | Action::LinkLocal => {
+                if !self.passes_up(context, &frame[ETHERNET..], found, destination.into()) {
+                    return Verdict::Denied.into();
+                }
                 return self.hand_up(context, frame, verdict_of(found.action));
             }
             Action::Multicast | Action::Martian => return verdict_of(found.action).into(),
@@ -81,6 +85,9 @@ impl Slow {
     }
 
     fn forward6(&mut self, context: &mut Context<'_>, frame: &mut [u8], found: Found) -> Ending {
+        if !self.passes(context, &frame[ETHERNET..], Some(found.hop.port), Moment::Leaves) {
+            return Verdict::Denied.into();
+        }
         let mtu = found.hop.max_len;
         if frame.len() - ETHERNET > usize::from(mtu) {
             // RFC 8200 section 5: a router never fragments.
