@@ -13,9 +13,10 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::kernel::{Follow, Index, KernelCommands, KernelSource, Open, Parts, Report};
 
-/// Batches that may wait for the keeper; then the kernel's queue fills, and in the end overruns.
-/// A batch of a listing has some thousand routes, of 200 bytes each.
-const WAITING: usize = 128;
+/// Batches that may wait for the keeper; then news wait in the kernel's queue, which is larger, and
+/// listings in its tables. A batch of a listing has some 500 routes: what is new never waits behind
+/// more than 20 ms of these.
+const WAITING: usize = 32;
 /// Shortest time between two complaints about the neighbour table.
 const COMPLAIN: Duration = Duration::from_secs(60);
 
@@ -28,6 +29,14 @@ pub enum News {
 }
 
 impl News {
+    /// How many pieces of news there are in it.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Reports(reports) => reports.len(),
+            Self::Lost(_) => 1,
+        }
+    }
+
     /// The thread has ended without a word.
     pub fn lost() -> Self {
         Self::Lost(io::Error::other("the listening thread has ended"))

@@ -21,6 +21,8 @@ use super::{
 
 /// Longest wait for a line of the daemon's log.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// An address that nobody needs: when it goes, the daemon has the kernel list all routes.
+const SPARE: &str = "127.0.0.2/32 dev lo";
 /// Bytes that a megabyte has.
 const MB: f64 = 1e6;
 
@@ -46,6 +48,7 @@ impl Place {
             ports.push((format!("p{n}"), mac));
         }
         router.ip("addr add 10.99.0.1/24 dev p1")?;
+        router.ip(&format!("addr add {SPARE}"))?;
         hosts[0].ip("addr add 10.99.0.2/24 dev eth0")?;
         hosts[0].ip("route add default via 10.99.0.1")?;
         for host in &hosts[1..] {
@@ -116,6 +119,11 @@ impl Daemon {
         }
     }
 
+    /// Whether the log has said so since it was last looked at.
+    fn has_said(&self, what: &str) -> bool {
+        self.log.try_iter().filter(|(_, line)| line.contains(what)).count() > 0
+    }
+
     /// What the daemon answers to a command.
     fn ask(&self, arguments: &[&str]) -> io::Result<String> {
         let output =
@@ -138,6 +146,22 @@ impl Daemon {
         number
             .map(|kib| kib * 1024.0)
             .ok_or_else(|| io::Error::other(format!("the kernel does not say {key}")))
+    }
+
+    /// Processor time that following the kernel has taken: that of the threads which listen and keep.
+    fn following_time(&self) -> io::Result<Duration> {
+        let mut ticks = 0;
+        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let stat = fs::read_to_string(task?.path().join("stat"))?;
+            // The name, in brackets, may hold anything.
+            let Some((name, rest)) = stat.rsplit_once(')') else { continue };
+            if name.ends_with("(keeper") || name.ends_with("(kernel-news") {
+                let times = rest.split_whitespace().skip(11).take(2);
+                ticks += times.filter_map(|time| time.parse::<u64>().ok()).sum::<u64>();
+            }
+        }
+        // The kernel counts in hundredths of a second, for every program.
+        Ok(Duration::from_millis(10 * ticks))
     }
 
     /// Waits until kernel, RIB and FIB agree; gives how long the last comparison took.
@@ -188,9 +212,18 @@ pub fn measure(follow: &Follow, tables: &FullTables, figures: &mut Figures) -> i
     let mut probes =
         Probes::new(&place.router, &place.hosts[0], [&place.hosts[1], &place.hosts[2]], &place.ways)?;
     let mut all = vec![probes.measure("nothing else changes", follow.rounds)?];
+    place.router.ip(&format!("addr del {SPARE}"))?;
+    daemon.says("rtnetlink: NextHops listed")?;
+    let mut times = Vec::new();
+    while !daemon.has_said("rtnetlink: Routes6 listed") {
+        times.extend(probes.measure("while everything is listed", 4)?.times);
+    }
+    times.sort_unstable();
+    all.push(Latencies { name: "while everything is listed", times });
     // A storm for as long as it takes.
     let mut flapping = place.router.within(|| Ok(Routes::open()))?;
     let (prefixes, gateways) = (tables.between(), place.ways.gateways());
+    let busy = daemon.following_time()?;
     let (measured, took) = thread::scope(|scope| {
         let storm = scope.spawn(|| {
             let start = Instant::now();
@@ -211,7 +244,9 @@ pub fn measure(follow: &Follow, tables: &FullTables, figures: &mut Figures) -> i
     all.push(measured?);
     let rate = follow.changes as f64 / took.as_secs_f64();
     figures.add("storm_changes_per_s", "changes a second in the storm", rate, "/s");
-    for (latencies, key) in all.iter().zip(["", "storm_"]) {
+    let each = (daemon.following_time()? - busy).as_secs_f64() * 1e6 / follow.changes as f64;
+    figures.add("storm_us_per_change", "processor time for each of them", each, "µs");
+    for (latencies, key) in all.iter().zip(["", "listing_", "storm_"]) {
         for (percent, q) in [("50", 0.5), ("99", 0.99)] {
             let what = format!("from a change to forwarding, {}, p{percent}", latencies.name);
             let time = latencies.quantile(q).as_secs_f64() * 1e3;

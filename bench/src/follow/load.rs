@@ -17,7 +17,12 @@ use std::{
 use crossbeam_channel::{bounded, unbounded};
 use ipnet::IpNet;
 use sweepd::{
-    control::{Keeper, KeeperConfig, KeeperPort, WorkerLine, diff::Comparison, kernel, rib::PortSpec},
+    control::{
+        Keeper, KeeperConfig, KeeperPort, WorkerLine,
+        diff::Comparison,
+        kernel::{self, KernelEvent, KernelSource, Part, Report},
+        rib::PortSpec,
+    },
     daemon::threads::pin,
     forward::{assembly::Assembly, burst::Burst},
     tables::{Tables, prefixes::Prefixes4, publish::Publisher},
@@ -45,6 +50,8 @@ const FLOWS: usize = 100_000;
 const IDLE: Duration = Duration::from_secs(4);
 /// Points of the plot lie so far apart.
 const STEP: Duration = Duration::from_millis(100);
+/// An address that nobody needs.
+const SPARE: &str = "127.0.0.2/32 dev lo";
 /// A packet may cost so much more than when nothing is done.
 const GOAL: f64 = 1.3;
 
@@ -82,9 +89,32 @@ fn place() -> io::Result<(Space, Ways)> {
             ways.push((name, format!("02:00:00:00:02:{n:02}")));
         }
     }
+    router.ip(&format!("addr add {SPARE}"))?;
     let ways = Ways::new(ways);
     ways.prepare(&router)?;
     Ok((router, ways))
+}
+
+/// Listings of all routes that have ended.
+static LISTINGS: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts the listings that pass.
+struct Counting(Box<dyn KernelSource>);
+
+impl KernelSource for Counting {
+    fn wait(&mut self, out: &mut Vec<Report>) -> io::Result<bool> {
+        let goes_on = self.0.wait(out)?;
+        let ends = |report: &&Report| {
+            matches!(report.event, KernelEvent::DumpEnd { part: Part::Routes6, complete: true })
+        };
+        LISTINGS.fetch_add(out.iter().filter(ends).count(), Ordering::Relaxed);
+        Ok(goes_on)
+    }
+}
+
+fn open(follow: kernel::Follow) -> io::Result<kernel::Opened> {
+    let (source, commands) = kernel::open(follow)?;
+    Ok((Box::new(Counting(source)), commands))
 }
 
 /// A keeper that follows this thread's kernel, and the rig whose worker reads what it publishes.
@@ -108,6 +138,7 @@ fn keeper() -> io::Result<(Keeper, Rig)> {
     });
     let mut config = KeeperConfig::new(ports.collect());
     config.follow = Some(kernel::Follow { table: Some(254) });
+    config.open = open;
     // No listing comes but those that are asked for.
     config.reconcile = Duration::from_secs(86_400);
     let lines = links
@@ -202,12 +233,11 @@ fn phases(
             idle(0);
             router.batch(lines)?;
             idle(2);
-            let start = Instant::now();
-            while start.elapsed() < IDLE {
-                // After an address has gone, the kernel is asked for all routes.
-                router.ip("addr add 127.0.0.2/32 dev lo")?;
-                router.ip("addr del 127.0.0.2/32 dev lo")?;
-                thread::sleep(STEP);
+            let before = LISTINGS.load(Ordering::Relaxed);
+            // After an address has gone, the kernel is asked for all routes.
+            router.ip(&format!("addr del {SPARE}"))?;
+            while LISTINGS.load(Ordering::Relaxed) == before {
+                thread::sleep(STEP / 100);
             }
             idle(4);
             storm();

@@ -37,8 +37,11 @@ const REOPEN: Duration = Duration::from_secs(1);
 const LOSSES: Duration = Duration::from_millis(100);
 /// Longest sleep.
 const TICK: Duration = Duration::from_secs(1);
-/// Messages taken in before their effects are published.
+/// Messages, and pieces of the kernel's news in them, taken in before their effects are published:
+/// so many that what a publication costs by itself is shared by many changes, and so few that none
+/// of them waits long.
 const BATCH: usize = 256;
+const NEWS: usize = 1024;
 
 /// What the thread works on.
 pub(super) struct Work {
@@ -165,8 +168,13 @@ impl Work {
                 default(timeout) => {}
             }
             // What else has come meanwhile belongs to the same batch.
+            let mut heard = 0;
             for _ in 0..BATCH {
+                if heard >= NEWS {
+                    break;
+                }
                 if let Ok(message) = news.try_recv() {
+                    heard += message.count();
                     self.hear(message);
                 } else if let Ok(message) = from_workers.try_recv() {
                     self.worker_says(message);

@@ -32,11 +32,9 @@ use super::{
 const RECEIVE_BUFFER: usize = 64 << 20;
 /// Room for one datagram of the kernel's, in bytes; its listings use 32 KiB.
 const DATAGRAM: usize = 256 << 10;
-/// News (one in each datagram) that are read before a listing gets its turn.
+/// News (one in each datagram) that are read before a listing gets its turn. A listing then gets
+/// one datagram, of some 500 routes: news that have come meanwhile wait no longer than these take.
 const TURN: usize = 64;
-/// Datagrams of a listing, of some 500 routes each, that are read before news get their turn. All
-/// that is read waits in memory for the keeper; what is not, waits in the kernel's own tables.
-const LISTING_TURN: usize = 2;
 /// Interrupted listings in a row before an incomplete one is passed on.
 const TRIES: u32 = 5;
 /// Wait before a listing is tried again.
@@ -196,7 +194,7 @@ impl KernelSource for LinuxSource {
                 self.read_news(out)?;
             }
             if listings {
-                self.read_listings(out)?;
+                self.read_listing(out)?;
             }
         }
         Ok(true)
@@ -259,43 +257,41 @@ impl LinuxSource {
         Ok(())
     }
 
-    /// Reads the answers to the request under way.
-    fn read_listings(&mut self, out: &mut Vec<Report>) -> io::Result<()> {
-        for _ in 0..LISTING_TURN {
-            let len = match receive(&self.listings, &mut self.buffer) {
-                Ok(Some(len)) => len,
-                Ok(None) => return Ok(()),
-                // Answers were lost: the listing is not complete.
-                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
-                    if let Some(current) = &mut self.current {
-                        current.interrupted = true;
-                    }
-                    continue;
+    /// Reads one of the answers to the request under way.
+    fn read_listing(&mut self, out: &mut Vec<Report>) -> io::Result<()> {
+        let len = match receive(&self.listings, &mut self.buffer) {
+            Ok(Some(len)) => len,
+            Ok(None) => return Ok(()),
+            // Answers were lost: the listing is not complete.
+            Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
+                if let Some(current) = &mut self.current {
+                    current.interrupted = true;
                 }
-                Err(e) => return Err(e),
-            };
-            let Some(mut current) = self.current.take() else { continue };
-            let mut end = None;
-            let whole = for_each_message(&self.buffer[..len], |header, payload| {
-                if header.sequence != current.sequence {
-                    return;
-                }
-                current.interrupted |= header.flags & NLM_F_DUMP_INTR != 0;
-                match header.kind {
-                    NLMSG_DONE => end = Some(0),
-                    NLMSG_ERROR => end = Some(error_of(payload)),
-                    NLMSG_NOOP | NLMSG_OVERRUN => {}
-                    _ => self.shared.report(header, payload, self.table, true, out),
-                }
-            });
-            if whole.is_err() {
-                self.shared.count_unparsed();
-                current.interrupted = true;
+                return Ok(());
             }
-            match end {
-                Some(error) => self.end_listing(&current, error, out),
-                None => self.current = Some(current),
+            Err(e) => return Err(e),
+        };
+        let Some(mut current) = self.current.take() else { return Ok(()) };
+        let mut end = None;
+        let whole = for_each_message(&self.buffer[..len], |header, payload| {
+            if header.sequence != current.sequence {
+                return;
             }
+            current.interrupted |= header.flags & NLM_F_DUMP_INTR != 0;
+            match header.kind {
+                NLMSG_DONE => end = Some(0),
+                NLMSG_ERROR => end = Some(error_of(payload)),
+                NLMSG_NOOP | NLMSG_OVERRUN => {}
+                _ => self.shared.report(header, payload, self.table, true, out),
+            }
+        });
+        if whole.is_err() {
+            self.shared.count_unparsed();
+            current.interrupted = true;
+        }
+        match end {
+            Some(error) => self.end_listing(&current, error, out),
+            None => self.current = Some(current),
         }
         Ok(())
     }
