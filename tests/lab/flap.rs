@@ -251,11 +251,7 @@ fn nothing_lost(got: &[Vec<Packet>; 2], sent: u32) {
 fn agree(lab: &Lab) {
     let config = lab.dir.path().join("sweepd.toml");
     let command = format!("{SWEEPD} show routes --diff --config {}", config.display());
-    wait_for("kernel, RIB and FIB agree", || {
-        let said = sh(&command);
-        assert!(said.code == 0 || said.text.lines().count() < 10_000, "{}", said.text);
-        said.text == "no differences\n"
-    });
+    wait_for("kernel, RIB and FIB agree", || sh(&command).text == "no differences\n");
 }
 
 #[test]

@@ -6,6 +6,14 @@ use std::{fs, io, path::Path};
 const BEGIN: &str = "<!-- follow: from here -->";
 const END: &str = "<!-- follow: to here -->";
 
+/// What stands below the table.
+const FILES: &str = "
+All figures are in [`bench/results/follow.csv`](../bench/results/follow.csv).
+
+![from a change to forwarding](../bench/results/follow-latency.svg)
+![cycles per packet over time](../bench/results/follow-cycles.svg)
+";
+
 /// One figure.
 struct Figure {
     key: String,
@@ -51,7 +59,8 @@ impl Figures {
         table
     }
 
-    /// Puts the table into a Markdown file, between the lines [`BEGIN`] and [`END`].
+    /// Puts the table, and where the data and the plots are, into a Markdown file of `docs/`, between
+    /// the lines [`BEGIN`] and [`END`].
     ///
     /// # Errors
     /// The system's; when the file has no such lines.
@@ -61,7 +70,7 @@ impl Figures {
         let Some((head, tail)) = parts else {
             return Err(io::Error::other(format!("{}: no lines {BEGIN} and {END}", path.display())));
         };
-        fs::write(path, format!("{head}{BEGIN}\n{}{END}{tail}", self.table()))
+        fs::write(path, format!("{head}{BEGIN}\n{}{FILES}{END}{tail}", self.table()))
     }
 
     /// Writes them as CSV.
