@@ -15,8 +15,8 @@ use super::kernel::{Follow, Index, KernelCommands, KernelSource, Open, Parts, Re
 
 /// Batches that may wait for the keeper; then news wait in the kernel's queue, which is larger, and
 /// listings in its tables. A batch of a listing has some 500 routes: what is new never waits behind
-/// more than 20 ms of these.
-const WAITING: usize = 32;
+/// more than 50 ms of these.
+const WAITING: usize = 64;
 /// Shortest time between two complaints about the neighbour table.
 const COMPLAIN: Duration = Duration::from_secs(60);
 
@@ -29,14 +29,6 @@ pub enum News {
 }
 
 impl News {
-    /// How many pieces of news there are in it.
-    pub fn count(&self) -> usize {
-        match self {
-            Self::Reports(reports) => reports.len(),
-            Self::Lost(_) => 1,
-        }
-    }
-
     /// The thread has ended without a word.
     pub fn lost() -> Self {
         Self::Lost(io::Error::other("the listening thread has ended"))

@@ -37,11 +37,11 @@ const REOPEN: Duration = Duration::from_secs(1);
 const LOSSES: Duration = Duration::from_millis(100);
 /// Longest sleep.
 const TICK: Duration = Duration::from_secs(1);
-/// Messages, and pieces of the kernel's news in them, taken in before their effects are published:
-/// so many that what a publication costs by itself is shared by many changes, and so few that none
-/// of them waits long.
+/// Messages taken in before their effects are published.
 const BATCH: usize = 256;
-const NEWS: usize = 1024;
+/// Taking in may last so long: many changes share what a publication costs by itself, and none of
+/// them waits long for it.
+const TAKING: Duration = Duration::from_millis(20);
 
 /// What the thread works on.
 pub(super) struct Work {
@@ -168,13 +168,12 @@ impl Work {
                 default(timeout) => {}
             }
             // What else has come meanwhile belongs to the same batch.
-            let mut heard = 0;
+            let began = Instant::now();
             for _ in 0..BATCH {
-                if heard >= NEWS {
+                if began.elapsed() >= TAKING {
                     break;
                 }
                 if let Ok(message) = news.try_recv() {
-                    heard += message.count();
                     self.hear(message);
                 } else if let Ok(message) = from_workers.try_recv() {
                     self.worker_says(message);
