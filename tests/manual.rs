@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::Command};
 
-use sweepd::config::schema;
+use sweepd::{config::schema, forward::verdict::Verdict};
 
 fn page(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("man").join(name);
@@ -52,6 +52,16 @@ fn the_page_names_the_default_files_and_every_optional_keys_default() {
         let told =
             ["Default", "the default", "Must be given", "default "].iter().any(|word| entry.contains(word));
         assert!(told || given, "{key} has no default");
+    }
+}
+
+#[test]
+fn the_protocols_page_has_every_verdict() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/control-protocol.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    for verdict in Verdict::ALL {
+        let row = format!("| `{}` | {} |", verdict.name(), verdict.about());
+        assert!(page.contains(&row), "docs/control-protocol.md lacks {row:?}");
     }
 }
 

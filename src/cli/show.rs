@@ -116,7 +116,12 @@ fn ports(data: &Value) -> String {
 fn routes(data: &Value) -> String {
     let mut table = Table::new(&["to", "via", "port", "weight", "type", "source"]);
     for route in rows(data) {
-        let kind = [cell(&route["type"]), cell(&route["source"])];
+        let mut kind = [cell(&route["type"]), cell(&route["source"])];
+        if route["active"] == false {
+            let (source, reason) = (&route["source"], &route["reason"]);
+            let [source, reason] = [source, reason].map(|value| value.as_str().unwrap_or("?"));
+            kind[1] = Cell::Text(format!("{source}, inactive: {reason}"));
+        }
         let mut to = cell(&route["to"]);
         let mut hops = rows(&route["via"]).peekable();
         if hops.peek().is_none() {
@@ -261,6 +266,8 @@ mod tests {
             { "to": "0.0.0.0/0", "type": "unicast", "source": "static", "via": [
                 { "gateway": "203.0.113.1", "port": "wan", "device": null, "weight": 2 },
                 { "gateway": null, "port": null, "device": "wg0", "weight": 1 }] },
+            { "to": "10.1.0.0/16", "type": "unicast", "source": "static", "active": false, "reason": "port b is down",
+              "via": [{ "gateway": "203.0.113.9", "port": null, "device": null, "weight": 1 }] },
             { "to": "10.0.0.0/8", "type": "blackhole", "source": "kernel", "via": [] },
         ]);
         assert_eq!(
@@ -268,6 +275,7 @@ mod tests {
             "to          via          port              weight  type       source\n\
              0.0.0.0/0   203.0.113.1  wan                    2  unicast    static\n\
             \u{20}           on link      wg0 (the host's)       1  unicast    static\n\
+             10.1.0.0/16  203.0.113.9  -                      1  unicast    static, inactive: port b is down\n\
              10.0.0.0/8  -            -                      -  blackhole  kernel\n"
         );
     }

@@ -11,7 +11,7 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use super::kernel::{Follow, Index, KernelCommands, KernelSource, Open, Parts, Report};
+use super::kernel::{Care, Follow, Index, KernelCommands, KernelSource, Open, Parts, Report};
 
 /// Batches that may wait for the keeper; then news wait in the kernel's queue, which is larger, and
 /// listings in its tables. A batch of a listing has some 500 routes: what is new never waits behind
@@ -75,9 +75,15 @@ impl Follower {
         self.commands.list(parts);
     }
 
+    /// Tells the kernel that a neighbour is no longer to be looked after.
+    pub fn release(&self, index: Index, address: IpAddr) {
+        // One that is gone needs no more.
+        let _ = self.commands.resolve(index, address, Care::Release);
+    }
+
     /// Asks the kernel for a neighbour.
-    pub fn resolve(&self, index: Index, address: IpAddr) {
-        let Err(e) = self.commands.resolve(index, address) else { return };
+    pub fn resolve(&self, index: Index, address: IpAddr, care: Care) {
+        let Err(e) = self.commands.resolve(index, address, care) else { return };
         let now = Instant::now();
         if self.complained.get().is_some_and(|last| now < last + COMPLAIN) {
             return;

@@ -5,6 +5,8 @@
 mod change;
 pub(crate) mod filters;
 mod search;
+#[cfg(test)]
+mod tests;
 mod work;
 
 use std::{io, sync::Arc, thread::JoinHandle, time::Duration};

@@ -286,7 +286,10 @@ impl Work {
         let mut warnings: Vec<String> = new.warnings.iter().map(ToString::to_string).collect();
         match self.changer.change(settings, PATIENCE) {
             Ok(Changed::Fully) => {}
-            Ok(Changed::Listing) => warnings.push("the kernel is still listing its routes".into()),
+            Ok(Changed::Later) => warnings.push(
+                "it takes longer than usual: the kernel still lists its routes, or a worker does not go on"
+                    .into(),
+            ),
             Err(e) => return Outcome::Refused { errors: vec![e], configuration: false },
         }
         if let Some(barrier) = self.barrier.as_ref().filter(|_| new.daemon.on_exit == OnExit::Forward)

@@ -119,6 +119,11 @@ impl Resolver {
         self.searches.contains_key(&who)
     }
 
+    /// Whether `who` is looked for as a gateway in use.
+    pub fn is_gateway(&self, who: Who) -> bool {
+        self.searches.get(&who).is_some_and(|search| search.gateway)
+    }
+
     /// `who` has been found.
     pub fn found(&mut self, who: Who) {
         self.searches.remove(&who);

@@ -62,7 +62,7 @@ pub fn ports(view: &View<'_>, totals: &[PortTotals]) -> Value {
             "tx_dropped": counts.tx_dropped,
             "express_packets": counts.express,
             "mode": port.mode,
-            "interface": port.interface,
+            "interface": view.rib.interface_of(number as u16).or(port.interface.as_deref()),
             "mac": table.map(|table| MacAddr(table.mac).to_string()),
             "mtu": table.map(|table| table.mtu),
             "rings": port.rings,
@@ -179,6 +179,8 @@ fn page<A: Family>(
     let mut looked_at = 0;
     for (key, candidates) in table.candidates.range((start, Bound::Unbounded)) {
         rows.extend(best_route(rib, candidates.as_slice()).map(|best| route(rib, *key, best)));
+        let configured = candidates.as_slice().iter().filter(|candidate| candidate.source == Source::Static);
+        rows.extend(configured.filter_map(|candidate| inactive(rib, *key, candidate)));
         looked_at += 1;
         if looked_at == PAGE {
             return (rows, more(key.0, key.1));
@@ -234,6 +236,15 @@ fn best_route<'a>(rib: &Rib, candidates: &'a [Candidate]) -> Option<&'a Candidat
     rib.best(candidates).filter(|best| !matches!(best.source, Source::Special | Source::Neighbor))
 }
 
+/// A configured route that is not in force.
+fn inactive<A: Family>(rib: &Rib, key: (A, u8), candidate: &Candidate) -> Option<Value> {
+    let reason = rib.why_unresolved(rib.path(candidate.path)?)?;
+    let mut row = route(rib, key, candidate);
+    row["active"] = false.into();
+    row["reason"] = reason.into();
+    Some(row)
+}
+
 fn route<A: Family>(rib: &Rib, (address, length): (A, u8), best: &Candidate) -> Value {
     let key = rib.path(best.path).map(|path| path.key.clone());
     let (kind, hops) = match key.as_deref() {
@@ -252,6 +263,8 @@ fn route<A: Family>(rib: &Rib, (address, length): (A, u8), best: &Candidate) -> 
             _ => "kernel",
         },
         "via": via,
+        "active": true,
+        "reason": null,
     })
 }
 
@@ -268,7 +281,11 @@ pub fn fixed_name(id: NextHopId) -> &'static str {
 }
 
 fn next_hop(rib: &Rib, hop: &Hop) -> Value {
-    let port = hop.index.and_then(|index| rib.port_of(index)).and_then(|port| rib.port(port));
+    let port = match hop.index {
+        Some(index) => rib.port_of(index),
+        None => rib.port_of_hop(hop),
+    };
+    let port = port.and_then(|port| rib.port(port));
     let device = hop.index.filter(|_| port.is_none()).and_then(|index| rib.link_name(index));
     json!({
         "gateway": hop.gateway,

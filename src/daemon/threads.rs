@@ -3,10 +3,14 @@
 use std::{
     io,
     thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use super::confine::{self, Confinement};
 use crate::forward::{assembly::WorkerLink, messages::ToWorker, worker::Worker};
+
+/// How long workers may take to end, all together.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The running workers.
 pub struct Workers {
@@ -73,12 +77,26 @@ impl Workers {
         sweep
     }
 
-    /// Stops them and waits for their end.
+    /// Stops them and waits for their end. One that does not end within [`PATIENCE`] is left
+    /// behind: what it works with is its own, and the process's end ends it.
     pub fn stop(&mut self) {
+        self.stop_within(PATIENCE);
+    }
+
+    fn stop_within(&mut self, patience: Duration) {
         for link in &self.links {
             link.send(ToWorker::Stop);
         }
+        let deadline = Instant::now() + patience;
         for thread in self.threads.drain(..) {
+            while !thread.is_finished() && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(1));
+            }
+            if !thread.is_finished() {
+                let name = thread.thread().name().unwrap_or("a worker").to_owned();
+                log::error!("{name} does not end; it is left behind and ends with the program");
+                continue;
+            }
             if thread.join().is_err() {
                 log::error!("a worker ended by a fault of its own; please report it with the lines above");
             }
@@ -145,6 +163,19 @@ mod tests {
         assert!(!workers.all_sweep());
         bell.answer();
         assert!(workers.all_sweep());
+    }
+
+    #[test]
+    fn a_worker_that_does_not_end_is_left_behind() {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let stuck = thread::spawn(move || {
+            let _ = held.recv();
+        });
+        let mut workers = Workers { threads: vec![thread::spawn(|| {}), stuck], links: Vec::new() };
+        let start = Instant::now();
+        workers.stop_within(Duration::from_millis(50));
+        assert!(start.elapsed() >= Duration::from_millis(50) && workers.threads.is_empty());
+        drop(release);
     }
 
     #[test]

@@ -47,9 +47,6 @@ impl<T> Shared<T> {
     }
 }
 
-/// A change that is to be made to both instances.
-type Change<T> = Box<dyn FnMut(&mut T) + Send>;
-
 /// The keeper's end.
 pub struct Publisher<T> {
     shared: Arc<Shared<T>>,
@@ -58,10 +55,6 @@ pub struct Publisher<T> {
     idle: usize,
     /// Whether a reader may still have the idle instance.
     draining: bool,
-    /// What the live instance has and the idle one still lacks.
-    replays: Vec<Change<T>>,
-    /// What neither has yet.
-    queued: Vec<Change<T>>,
 }
 
 /// A worker's end. It begins offline; its first sweep brings it online.
@@ -72,18 +65,11 @@ pub struct Reader<T> {
     generation: u64,
 }
 
-/// How a publication with a time limit went.
+/// A reader has not moved on in time, so that the idle instance cannot be changed yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use]
-pub struct Progress {
-    /// How long the publisher waited for readers to move on.
-    pub waited: Duration,
-    /// The changes given so far that readers don't see yet: 0 unless an earlier publication was
-    /// still waiting for a reader.
-    pub unpublished: usize,
-    /// The reader (its place in the list that [`Publisher::new`] gave) that has not moved on, when
-    /// the time ran out. What is left is done by the next publication or [`Publisher::settle`].
-    pub stuck: Option<usize>,
+pub struct Stuck {
+    /// Its place in the list that [`Publisher::new`] gave.
+    pub reader: usize,
 }
 
 impl<T: Send + Sync> Publisher<T> {
@@ -114,45 +100,50 @@ impl<T: Send + Sync> Publisher<T> {
         let readers = (0..readers)
             .map(|line| Reader { shared: shared.clone(), line, online: false, generation: 0 })
             .collect();
-        let publisher = Self {
-            shared,
-            generation: FIRST,
-            idle: 1,
-            draining: false,
-            replays: Vec::new(),
-            queued: Vec::new(),
-        };
-        Ok((publisher, readers))
+        Ok((Self { shared, generation: FIRST, idle: 1, draining: false }, readers))
     }
 
     /// Makes a change and publishes it: `apply` is called once for each instance and must do the
     /// same both times. Waits as long as a reader takes to move on, and returns how long that was.
+    /// The two instances must be alike.
     pub fn publish(&mut self, mut apply: impl FnMut(&mut T)) -> Duration {
-        let earlier = self.settle_within(None).waited;
+        let earlier = self.wait(None).0;
         apply(self.idle_instance());
         self.switch();
         let waited = self.wait(None).0;
-        self.draining = false;
         apply(self.idle_instance());
         earlier + waited
     }
 
-    /// As [`Publisher::publish`], but waits no longer than `limit`. When that runs out, what is
-    /// left is kept and done before the next publication. Should a reader still be stuck then, the
-    /// new change waits in a queue, unseen by readers, since the instance that it would be made to
-    /// may still be read.
-    pub fn publish_within(
-        &mut self,
-        limit: Duration,
-        apply: impl FnMut(&mut T) + Send + 'static,
-    ) -> Progress {
-        self.queued.push(Box::new(apply));
-        self.settle(limit)
+    /// The idle instance, to be changed, once no reader has it any more; waits for that at most for
+    /// `limit`. With [`Publisher::switch`] this is what [`Publisher::publish`] does, for those who
+    /// cannot wait for ever: what was changed before a switch has to be changed again, to the same
+    /// effect, in the instance that this gives after it, and before the next switch.
+    ///
+    /// # Errors
+    /// Which reader has not moved on.
+    pub fn idle(&mut self, limit: Duration) -> Result<&mut T, Stuck> {
+        match self.wait(Some(limit)).1 {
+            Some(reader) => Err(Stuck { reader }),
+            None => Ok(self.idle_instance()),
+        }
     }
 
-    /// Goes on with what earlier publications have left to do, for at most `limit`.
-    pub fn settle(&mut self, limit: Duration) -> Progress {
-        self.settle_within(Some(limit))
+    /// Puts the idle instance in force, as it is now; readers take it with their next sweep.
+    ///
+    /// # Panics
+    /// When a reader may still have it: [`Publisher::idle`] must have given it since the last call.
+    pub fn switch(&mut self) {
+        assert!(!self.draining, "the idle instance is still being read");
+        // Under the seqlock stands nothing but the write, as readers wait for it.
+        let descriptor =
+            Descriptor { generation: self.generation + 1, tables: self.shared.instance(self.idle) };
+        self.shared.current.write(descriptor);
+        // Pairs with the fence in `Reader::online`.
+        fence(Ordering::SeqCst);
+        self.generation = descriptor.generation;
+        self.idle = 1 - self.idle;
+        self.draining = true;
     }
 
     /// The generation in force.
@@ -166,32 +157,6 @@ impl<T: Send + Sync> Publisher<T> {
         unsafe { self.shared.instance(1 - self.idle).as_ref() }
     }
 
-    fn settle_within(&mut self, limit: Option<Duration>) -> Progress {
-        let mut waited = Duration::ZERO;
-        loop {
-            if self.draining {
-                let (time, stuck) = self.wait(limit.map(|limit| limit.saturating_sub(waited)));
-                waited += time;
-                if stuck.is_some() {
-                    return Progress { waited, unpublished: self.queued.len(), stuck };
-                }
-                self.draining = false;
-                for mut change in std::mem::take(&mut self.replays) {
-                    change(self.idle_instance());
-                }
-            }
-            if self.queued.is_empty() {
-                return Progress { waited, unpublished: 0, stuck: None };
-            }
-            self.replays = std::mem::take(&mut self.queued);
-            for mut change in std::mem::take(&mut self.replays) {
-                change(self.idle_instance());
-                self.replays.push(change);
-            }
-            self.switch();
-        }
-    }
-
     fn idle_instance(&mut self) -> &mut T {
         debug_assert!(!self.draining);
         // SAFETY: the instance is not live, and every reader has moved on from it or is offline,
@@ -199,22 +164,12 @@ impl<T: Send + Sync> Publisher<T> {
         unsafe { self.shared.instance(self.idle).as_mut() }
     }
 
-    /// Makes the idle instance the live one. Under the seqlock stands nothing but the write, as
-    /// readers wait for it.
-    fn switch(&mut self) {
-        let descriptor =
-            Descriptor { generation: self.generation + 1, tables: self.shared.instance(self.idle) };
-        self.shared.current.write(descriptor);
-        // Pairs with the fence in `Reader::online`.
-        fence(Ordering::SeqCst);
-        self.generation = descriptor.generation;
-        self.idle = 1 - self.idle;
-        self.draining = true;
-    }
-
     /// Waits until every reader has moved on to the current generation or is offline. Gives the
     /// time that it took, and the reader that did not when the limit ran out.
-    fn wait(&self, limit: Option<Duration>) -> (Duration, Option<usize>) {
+    fn wait(&mut self, limit: Option<Duration>) -> (Duration, Option<usize>) {
+        if !self.draining {
+            return (Duration::ZERO, None);
+        }
         let start = Instant::now();
         let mut round = 0;
         for (reader, line) in self.shared.lines.iter().enumerate() {
@@ -227,6 +182,7 @@ impl<T: Send + Sync> Publisher<T> {
                 round += 1;
             }
         }
+        self.draining = false;
         (start.elapsed(), None)
     }
 }
@@ -303,7 +259,6 @@ impl<T> fmt::Debug for Publisher<T> {
         f.debug_struct("Publisher")
             .field("generation", &self.generation)
             .field("draining", &self.draining)
-            .field("queued", &self.queued.len())
             .finish_non_exhaustive()
     }
 }
@@ -328,32 +283,44 @@ mod tests {
         let (mut publisher, mut readers) = Publisher::new(|| 1, 1);
         let reader = &mut readers[0];
         assert_eq!((*reader.sweep(), reader.generation()), (1, 1));
-        let progress = publisher.publish_within(Duration::ZERO, |n| *n += 1);
-        assert_eq!((progress.stuck, progress.unpublished), (Some(0), 0));
+        *publisher.idle(Duration::ZERO).unwrap() += 1;
+        publisher.switch();
+        assert_eq!(publisher.idle(Duration::ZERO), Err(Stuck { reader: 0 }));
         assert_eq!((*reader.sweep(), reader.generation()), (2, 2));
-        assert_eq!(publisher.settle(Duration::ZERO).stuck, None);
-        publisher.publish_within(Duration::ZERO, |n| *n += 1).stuck.unwrap();
-        assert_eq!((*reader.sweep(), *publisher.tables(), publisher.generation()), (3, 3, 3));
+        *publisher.idle(Duration::ZERO).unwrap() += 1;
+        assert_eq!((*reader.sweep(), *publisher.tables(), publisher.generation()), (2, 2, 2));
     }
 
     #[test]
-    fn a_stuck_reader_delays_changes_and_loses_none() {
+    fn a_stuck_reader_delays_changes_and_is_named() {
         let (mut publisher, mut readers) = Publisher::new(Vec::new, 2);
         readers[1].sweep();
-        for n in 0..5 {
-            let progress = publisher.publish_within(Duration::from_millis(1), move |v| v.push(n));
-            assert_eq!(progress.stuck, Some(1));
-            assert_eq!(progress.unpublished, n);
+        publisher.idle(Duration::ZERO).unwrap().push(0);
+        publisher.switch();
+        for _ in 0..5 {
+            let start = Instant::now();
+            let limit = Duration::from_millis(2);
+            assert_eq!(publisher.idle(limit).err(), Some(Stuck { reader: 1 }));
+            assert!(start.elapsed() >= limit);
         }
-        assert_eq!((publisher.tables().len(), publisher.generation()), (1, 2));
         assert_eq!(readers[1].sweep(), &[0]);
-        let progress = publisher.settle(Duration::ZERO);
-        assert_eq!((progress.stuck, progress.unpublished), (Some(1), 0));
-        assert_eq!(readers[1].sweep(), &[0, 1, 2, 3, 4]);
-        publisher.publish_within(Duration::ZERO, |v| v.push(5)).stuck.unwrap();
-        assert_eq!(readers[1].sweep(), &[0, 1, 2, 3, 4, 5]);
-        assert_eq!(publisher.settle(Duration::ZERO).stuck, None);
-        assert_eq!(publisher.idle_instance(), &[0, 1, 2, 3, 4, 5]);
+        publisher.idle(Duration::ZERO).unwrap().extend([0, 1, 2, 3]);
+        publisher.switch();
+        assert_eq!(readers[1].sweep(), &[0, 1, 2, 3]);
+        publisher.idle(Duration::ZERO).unwrap().extend([1, 2, 3]);
+        readers[1].offline();
+        publisher.publish(|v| v.push(4));
+        assert_eq!((publisher.tables(), publisher.generation()), (&vec![0, 1, 2, 3, 4], 4));
+    }
+
+    #[test]
+    #[should_panic(expected = "still being read")]
+    fn what_is_still_being_read_is_not_put_in_force() {
+        let (mut publisher, mut readers) = Publisher::new(|| 0, 1);
+        readers[0].sweep();
+        *publisher.idle(Duration::ZERO).unwrap() = 1;
+        publisher.switch();
+        publisher.switch();
     }
 
     #[test]
@@ -364,7 +331,9 @@ mod tests {
         readers[1].offline();
         readers[1].quiescent();
         readers.remove(0);
-        assert_eq!(publisher.publish_within(Duration::ZERO, |n| *n = 7).stuck, None);
+        *publisher.idle(Duration::ZERO).unwrap() = 7;
+        publisher.switch();
+        assert!(publisher.idle(Duration::ZERO).is_ok());
         readers[0].online();
         assert_eq!((readers[0].generation(), *readers[0].sweep()), (2, 7));
     }

@@ -10,6 +10,7 @@
 
 mod changes;
 mod confined;
+mod control;
 mod daemons;
 mod errors;
 mod filter;

@@ -55,8 +55,8 @@ pub struct Changer(Sender<Change>);
 pub enum Changed {
     /// They are.
     Fully,
-    /// They are, but for routes of the kernel's that it has not listed yet.
-    Listing,
+    /// They will be, when the kernel has listed its routes, or a worker goes on.
+    Later,
 }
 
 impl Changer {
@@ -76,7 +76,7 @@ impl Changer {
         self.0.send(Change { settings, answer }).map_err(|_| ending())?;
         match answered.recv_timeout(patience) {
             Ok(result) => result.map(|()| Changed::Fully),
-            Err(RecvTimeoutError::Timeout) => Ok(Changed::Listing),
+            Err(RecvTimeoutError::Timeout) => Ok(Changed::Later),
             Err(RecvTimeoutError::Disconnected) => Err(ending()),
         }
     }
@@ -99,6 +99,7 @@ impl Work {
         self.switched |= old != (self.icmp, self.source_routes);
         self.rib.reconfigure(&settings.ports, &settings.routes, &settings.neighbors);
         self.filters.set(settings.acl);
+        self.to_report = Some(settings.routes);
         self.unanswered.push(Unanswered { answer, awaits });
     }
 
@@ -143,5 +144,23 @@ impl Work {
             }
             !done
         });
+    }
+
+    /// Says which of the configuration's routes are not in force, and why, when all else of it is.
+    pub(super) fn report_inactive(&mut self) {
+        /// Lines for one configuration.
+        const MOST: usize = 10;
+        if !self.unanswered.is_empty() || self.listing != Parts::default() {
+            return;
+        }
+        let Some(routes) = self.to_report.take() else { return };
+        let mut inactive = routes.iter().filter_map(|route| Some((route.to, self.rib.why_inactive(route)?)));
+        for (to, why) in inactive.by_ref().take(MOST) {
+            log::warn!("the route to {to} is not in force: {why}");
+        }
+        let more = inactive.count();
+        if more > 0 {
+            log::warn!("{more} more routes are not in force; sweepd show routes has them all");
+        }
     }
 }

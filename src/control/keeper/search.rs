@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Instant};
 use super::{Notice, filters, work::Work};
 use crate::{
     control::{
-        kernel::NeighborState,
+        kernel::{Care, NeighborState},
         next_hops::Adjacency,
         resolver::{Means, Step, Who},
         rib::{Neighbor, NeighborSource, own_index},
@@ -13,6 +13,9 @@ use crate::{
     forward::messages::{ToKeeper, ToWorker},
     tables::PortId,
 };
+
+/// Gateways that the kernel is asked to look after at one look.
+const KEEP_AT_ONCE: usize = 256;
 
 impl Work {
     fn means(&self, port: PortId) -> Means {
@@ -24,6 +27,43 @@ impl Work {
         let missing = self.rib.unresolved();
         let missing: Vec<(Who, Means)> = missing.into_iter().map(|who| (who, self.means(who.0))).collect();
         self.resolver.gateways(missing, now);
+    }
+
+    /// Has the kernel look after every gateway in use by itself, and after no others any more.
+    pub(super) fn keep_gateways(&mut self) {
+        let Some(follower) = &self.follower else { return };
+        let gateways = self.rib.gateways();
+        // What the kernel has forgotten, it keeps no longer.
+        self.kept.retain(|who| self.rib.neighbor(who.0, who.1).is_some());
+        let left: Vec<Who> = self.kept.difference(&gateways).copied().collect();
+        for (port, address) in left {
+            self.kept.remove(&(port, address));
+            if let Some(index) = self.rib.index_of(port) {
+                follower.release(index, address);
+            }
+        }
+        let known = |who: &&Who| {
+            let neighbor = self.rib.neighbor(who.0, who.1);
+            neighbor.is_some_and(|n| n.source == NeighborSource::Kernel && n.state.may_expire())
+        };
+        let new: Vec<Who> =
+            gateways.difference(&self.kept).filter(known).take(KEEP_AT_ONCE).copied().collect();
+        for who in new {
+            if let Some(index) = self.rib.index_of(who.0) {
+                follower.resolve(index, who.1, Care::Keep);
+                self.kept.insert(who);
+            }
+        }
+    }
+
+    /// Leaves the kernel as it would be without this program.
+    pub(super) fn release_gateways(&mut self) {
+        let Some(follower) = &self.follower else { return };
+        for (port, address) in std::mem::take(&mut self.kept) {
+            if let Some(index) = self.rib.index_of(port) {
+                follower.release(index, address);
+            }
+        }
     }
 
     /// Asks for neighbours, and gives up on those that do not answer.
@@ -46,8 +86,12 @@ impl Work {
             }
             Step::Ask((port, address)) => {
                 let index = self.rib.index_of(port);
+                let gateway = self.resolver.is_gateway((port, address));
                 if let (Some(follower), Some(index)) = (&self.follower, index) {
-                    follower.resolve(index, address);
+                    follower.resolve(index, address, if gateway { Care::Keep } else { Care::Once });
+                    if gateway {
+                        self.kept.insert((port, address));
+                    }
                 }
             }
             Step::GiveUp((port, address)) => {
@@ -159,7 +203,8 @@ impl Work {
                     && self.learned.may_refresh((port, address), now)
                     && let (Some(follower), Some(index)) = (&self.follower, self.rib.index_of(port))
                 {
-                    follower.resolve(index, address);
+                    let kept = self.kept.contains(&(port, address));
+                    follower.resolve(index, address, if kept { Care::Keep } else { Care::Once });
                 }
             }
         }

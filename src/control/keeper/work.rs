@@ -1,7 +1,8 @@
 //! What the keeper's thread does: the batches, the publications and the listings.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -19,11 +20,11 @@ use crate::{
         follower::{Follower, News},
         kernel::{Follow, KernelEvent, NeighborState, Open, Parts, Report},
         learned::Learned,
-        resolver::{Resolver, Step},
-        rib::Rib,
+        resolver::{Resolver, Step, Who},
+        rib::{Changes, Rib, StaticRoute},
     },
     forward::{messages::ToKeeper, verdict::Verdict},
-    tables::{IcmpLimit, PortId, Tables, publish::Publisher},
+    tables::{IcmpLimit, PortId, Tables, acl::Acl, fib4::FibFull, publish::Publisher},
 };
 
 /// Shortest and longest time between two listings that were not planned; in between it is
@@ -35,6 +36,13 @@ const LISTING_SHARE: u32 = 10;
 const REOPEN: Duration = Duration::from_secs(1);
 /// Time between two looks at what devices have lost.
 const LOSSES: Duration = Duration::from_millis(100);
+/// How long a publication waits for a worker; one that takes longer than this for a sweep is
+/// waited for no longer, until it moves on.
+const STUCK: Duration = Duration::from_millis(100);
+/// How long a worker is stuck until that is told.
+const TELL_STUCK: Duration = Duration::from_secs(1);
+/// Time between two looks at whether a stuck worker has moved on.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Longest sleep.
 const TICK: Duration = Duration::from_secs(1);
 /// Messages taken in before their effects are published.
@@ -42,6 +50,23 @@ const BATCH: usize = 256;
 /// Taking in may last so long: many changes share what a publication costs by itself, and none of
 /// them waits long for it.
 const TAKING: Duration = Duration::from_millis(20);
+
+/// Changes that one of the two instances of the tables has, and the other one lacks.
+pub(super) struct Owed {
+    changes: Changes,
+    /// Whether its FIBs lack more than that.
+    whole: bool,
+    /// Another filter, if there is one.
+    acl: Option<Option<Arc<Acl>>>,
+}
+
+/// A worker that has not ended its sweep.
+#[derive(Debug)]
+pub(super) struct StuckWorker {
+    worker: usize,
+    since: Instant,
+    told: bool,
+}
 
 /// What the thread works on.
 pub(super) struct Work {
@@ -56,6 +81,10 @@ pub(super) struct Work {
     pub(super) resolver: Resolver,
     pub(super) learned: Learned,
     pub(super) filters: Filters,
+    /// Gateways that the kernel has been asked to look after by itself.
+    pub(super) kept: BTreeSet<Who>,
+    /// Routes of the configuration's, of which those that lead nowhere are to be told.
+    pub(super) to_report: Option<Vec<StaticRoute>>,
     pub(super) icmp: IcmpLimit,
     pub(super) source_routes: bool,
     /// Whether a setting has changed that is not the RIB's, and is not published yet.
@@ -75,6 +104,10 @@ pub(super) struct Work {
     pub(super) looked_at: Instant,
     /// Whether a FIB lacks what the RIB holds, for want of room.
     pub(super) behind: bool,
+    /// What the instance of the tables that is not in force still lacks, while a worker has it.
+    pub(super) owed: Option<Owed>,
+    /// The worker that keeps the tables from being changed.
+    pub(super) stuck: Option<StuckWorker>,
     pub(super) reopen_at: Option<Instant>,
     pub(super) unparsed: u64,
     /// Ports whose wrong TCP checksums have been told.
@@ -116,6 +149,8 @@ impl Work {
             follower,
             resolver: Resolver::default(),
             learned: Learned::default(),
+            kept: BTreeSet::new(),
+            to_report: Some(config.routes),
             icmp: config.icmp,
             source_routes: config.source_routes,
             switched: false,
@@ -129,6 +164,8 @@ impl Work {
             losses_at: now,
             looked_at: now,
             behind: false,
+            owed: None,
+            stuck: None,
             reopen_at: None,
             unparsed: 0,
             told_sums: HashSet::new(),
@@ -182,6 +219,7 @@ impl Work {
                 }
             }
         }
+        self.release_gateways();
         self.ports.into_iter().map(|port| port.control).collect()
     }
 
@@ -194,6 +232,7 @@ impl Work {
             (self.wanted != Parts::default() && self.listing == Parts::default())
                 .then(|| self.listed_at + self.listing_pause),
             self.reopen_at,
+            self.stuck.as_ref().map(|_| now + LOOK_AGAIN),
         ];
         for at in timers.into_iter().flatten() {
             pause = pause.min(at.saturating_duration_since(now));
@@ -208,8 +247,10 @@ impl Work {
         self.wanted = self.wanted.with(self.rib.take_wanted());
         let now = Instant::now();
         if self.awaited == Parts::default() {
-            self.publish(now);
-            self.answer_changes();
+            if self.publish(now) {
+                self.answer_changes();
+                self.report_inactive();
+            }
             if let Some(ready) = self.ready.take() {
                 // Whoever started this thread may have stopped waiting.
                 let _ = ready.try_send(());
@@ -218,6 +259,7 @@ impl Work {
         if now.saturating_duration_since(self.looked_at) >= TICK {
             self.looked_at = now;
             self.look_for_gateways(now);
+            self.keep_gateways();
             self.forget_the_silent(now);
             self.report_unparsed();
             self.tend();
@@ -231,33 +273,31 @@ impl Work {
         }
     }
 
-    fn publish(&mut self, now: Instant) {
+    /// Publishes what has changed. Gives whether all of it is in force: while a worker is stuck in
+    /// its sweep, changes gather in the RIB, and are published together afterwards.
+    fn publish(&mut self, now: Instant) -> bool {
+        if !self.catch_up(now) {
+            return false;
+        }
         let changes = self.rib.take_changes();
         let acl = self.filters.next();
         let switched = std::mem::take(&mut self.switched);
         if changes.is_empty() && !switched && acl.is_none() {
-            return;
+            return true;
         }
-        let (rib, whole) = (&self.rib, self.behind);
-        let (icmp, seed, source_routes) = (self.icmp, self.hash_seed, self.source_routes);
-        let mut result = Ok(());
-        let waited = self.publisher.publish(|tables| {
-            (tables.icmp, tables.hash_seed, tables.source_routes) = (icmp, seed, source_routes);
-            if let Some(acl) = &acl {
-                tables.acl.clone_from(acl);
-            }
-            result = apply::apply(tables, rib, &changes, whole);
-        });
-        log::trace!("generation {} published, waited {waited:?}", self.publisher.generation());
+        // Nobody has it: everybody has caught up.
+        let mut owed = Owed { changes, whole: self.behind, acl };
+        let Some(result) = self.change_idle(&owed, Duration::ZERO) else { return false };
+        self.publisher.switch();
+        log::trace!("generation {} published", self.publisher.generation());
         match result {
             Err(e) if !self.behind => log::error!("routes are missing from forwarding: {e}"),
             Ok(()) if self.behind => log::info!("forwarding has all routes again"),
             _ => {}
         }
         self.behind = result.is_err();
-        drop(acl);
-        self.filters.published();
-        self.rib.recycle();
+        owed.whole |= self.behind;
+        let changes = &owed.changes;
         if changes.local {
             self.tell_local();
         }
@@ -266,6 +306,74 @@ impl Work {
                 (worker.call)();
             }
             self.look_for_gateways(now);
+        }
+        let filtered = owed.acl.is_some();
+        self.owed = Some(owed);
+        self.catch_up(now);
+        if filtered {
+            self.filters.published();
+        }
+        true
+    }
+
+    /// Changes the instance of the tables that is not in force as `owed` says, to what the RIB
+    /// holds now; `None` when a worker still has it after `limit`.
+    fn change_idle(&mut self, owed: &Owed, limit: Duration) -> Option<Result<(), FibFull>> {
+        match self.publisher.idle(limit) {
+            Ok(tables) => {
+                (tables.icmp, tables.hash_seed) = (self.icmp, self.hash_seed);
+                tables.source_routes = self.source_routes;
+                if let Some(acl) = &owed.acl {
+                    tables.acl.clone_from(acl);
+                }
+                Some(apply::apply(tables, &self.rib, &owed.changes, owed.whole))
+            }
+            Err(stuck) => {
+                self.note_stuck(stuck.reader);
+                None
+            }
+        }
+    }
+
+    /// Repeats the last changes on the instance of the tables that was in force before. Gives
+    /// whether that could be done.
+    ///
+    /// The RIB may have gone on meanwhile, and what it holds now is taken: all of that is written
+    /// before this instance is in force, so no worker sees a part of it.
+    fn catch_up(&mut self, now: Instant) -> bool {
+        let Some(owed) = self.owed.take() else { return true };
+        // Whoever is known to be stuck is looked at and not waited for.
+        let limit = if self.stuck.is_some() { Duration::ZERO } else { STUCK };
+        if self.change_idle(&owed, limit).is_none() {
+            self.owed = Some(owed);
+            self.rib.compact();
+            return false;
+        }
+        if let Some(stuck) = self.stuck.take().filter(|stuck| stuck.told) {
+            let time = now.saturating_duration_since(stuck.since).as_secs_f32();
+            log::info!("worker {} goes on after {time:.1} s: changes are published again", stuck.worker);
+        }
+        // Numbers that what waits in the RIB has given back may still be in the tables in force.
+        if self.rib.is_published() {
+            self.rib.recycle();
+        }
+        true
+    }
+
+    /// Says once that a worker has been stuck for long.
+    fn note_stuck(&mut self, worker: usize) {
+        let now = Instant::now();
+        if self.stuck.as_ref().is_none_or(|stuck| stuck.worker != worker) {
+            self.stuck = Some(StuckWorker { worker, since: now, told: false });
+        }
+        let Some(stuck) = &mut self.stuck else { return };
+        if !stuck.told && now.saturating_duration_since(stuck.since) >= TELL_STUCK {
+            stuck.told = true;
+            log::error!(
+                "worker {worker} has not ended its sweep for {} s: it forwards nothing, and changes of routes \
+                 wait until it does; if it stays so, restart sweepd",
+                TELL_STUCK.as_secs()
+            );
         }
     }
 

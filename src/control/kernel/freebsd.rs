@@ -24,7 +24,7 @@ use nix::{
 };
 
 use super::{
-    Follow, Index, KernelCommands, KernelEvent, KernelSource, Opened, Part, Parts, Report,
+    Care, Follow, Index, KernelCommands, KernelEvent, KernelSource, Opened, Part, Parts, Report,
     route_socket::Translator,
 };
 
@@ -380,7 +380,10 @@ impl KernelCommands for FreeBsdCommands {
         self.shared.ring();
     }
 
-    fn resolve(&self, index: Index, address: IpAddr) -> io::Result<()> {
+    fn resolve(&self, index: Index, address: IpAddr, care: Care) -> io::Result<()> {
+        if care == Care::Release {
+            return Ok(());
+        }
         // Sending to it is how the kernel is made to look; what is sent does not matter.
         let result = match (address, &self.v6) {
             (IpAddr::V4(_), _) => self.v4.send_to(&[], (address, DISCARD)),

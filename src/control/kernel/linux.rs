@@ -23,7 +23,7 @@ use nix::{
 };
 
 use super::{
-    Follow, Index, KernelCommands, KernelEvent, KernelSource, Opened, Part, Parts, Report,
+    Care, Follow, Index, KernelCommands, KernelEvent, KernelSource, Opened, Part, Parts, Report,
     parse::{self, HEADER},
     request,
 };
@@ -379,9 +379,9 @@ impl KernelCommands for LinuxCommands {
         self.shared.ring();
     }
 
-    fn resolve(&self, index: Index, address: IpAddr) -> io::Result<()> {
+    fn resolve(&self, index: Index, address: IpAddr, care: Care) -> io::Result<()> {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
-        self.socket.send(&request::resolve(index, address, sequence), 0)?;
+        self.socket.send(&request::resolve(index, address, care, sequence), 0)?;
         // The kernel has answered before send() returns, if there is anything to complain about.
         let mut buffer = [0; 4096];
         let mut result = Ok(());

@@ -138,6 +138,11 @@ impl NeighborState {
         !matches!(self, Self::Incomplete | Self::Failed)
     }
 
+    /// Whether the kernel may ask for it again, or forget it, by itself.
+    pub fn may_expire(self) -> bool {
+        !matches!(self, Self::NoArp | Self::Permanent)
+    }
+
     /// Its name, as `show neighbors` prints it.
     pub fn name(self) -> &'static str {
         match self {
@@ -330,6 +335,17 @@ pub trait KernelSource: Send {
     fn wait(&mut self, out: &mut Vec<Report>) -> io::Result<bool>;
 }
 
+/// What the kernel is to do about a neighbour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Care {
+    /// Find it, or make sure of it, this once.
+    Once,
+    /// The same, and from then on look after it by itself, where it can (Linux 5.16 or later).
+    Keep,
+    /// Look after it by itself no longer, if it is there.
+    Release,
+}
+
 /// The asking side.
 pub trait KernelCommands: Send {
     /// Asks for everything of `parts` to be listed; the answer comes through the source.
@@ -339,7 +355,7 @@ pub trait KernelCommands: Send {
     ///
     /// # Errors
     /// The system's; the caller asks again later.
-    fn resolve(&self, index: Index, address: IpAddr) -> io::Result<()>;
+    fn resolve(&self, index: Index, address: IpAddr, care: Care) -> io::Result<()>;
 
     /// Messages of the kernel's that were not understood, ever.
     fn unparsed(&self) -> u64;

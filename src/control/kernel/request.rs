@@ -3,10 +3,12 @@
 
 use std::net::IpAddr;
 
-use super::{Index, Part};
+use super::{Care, Index, Part};
 
 const RTM_GETNEXTHOP: u16 = 106;
 const RT_TABLE_UNSPEC: u8 = 0;
+const NDA_FLAGS_EXT: u16 = 15;
+const NTF_EXT_MANAGED: u32 = 1;
 
 /// Appends a message's header, to be completed by [`finish`].
 fn begin(out: &mut Vec<u8>, kind: u16, flags: i32, sequence: u32) {
@@ -49,10 +51,13 @@ pub fn list(part: Part, sequence: u32) -> Vec<u8> {
     out
 }
 
-/// The request to find the MAC address of `address`, as if a packet had to be sent to it.
-pub fn resolve(index: Index, address: IpAddr, sequence: u32) -> Vec<u8> {
-    let mut out = Vec::with_capacity(48);
-    begin(&mut out, libc::RTM_NEWNEIGH, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, sequence);
+/// The request to find the MAC address of `address`, as if a packet had to be sent to it. A kernel
+/// that cannot look after neighbours by itself passes over that part of it; and without that part
+/// the kernel no longer does.
+pub fn resolve(index: Index, address: IpAddr, care: Care, sequence: u32) -> Vec<u8> {
+    let mut out = Vec::with_capacity(56);
+    let create = if care == Care::Release { 0 } else { libc::NLM_F_CREATE };
+    begin(&mut out, libc::RTM_NEWNEIGH, create | libc::NLM_F_REPLACE, sequence);
     // struct ndmsg: family, pad:24, index:32, state:16, flags, type.
     out.extend_from_slice(&[
         if address.is_ipv4() { libc::AF_INET as u8 } else { libc::AF_INET6 as u8 },
@@ -66,6 +71,9 @@ pub fn resolve(index: Index, address: IpAddr, sequence: u32) -> Vec<u8> {
     match address {
         IpAddr::V4(a) => attribute(&mut out, libc::NDA_DST, &a.octets()),
         IpAddr::V6(a) => attribute(&mut out, libc::NDA_DST, &a.octets()),
+    }
+    if care == Care::Keep {
+        attribute(&mut out, NDA_FLAGS_EXT, &NTF_EXT_MANAGED.to_ne_bytes());
     }
     finish(&mut out);
     out

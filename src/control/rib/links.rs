@@ -23,11 +23,17 @@ impl Rib {
         let old = self.links.insert(index, (link, mark));
         let was_up = old.as_ref().is_some_and(|(old, _)| old.up);
         let carrier_moved = old.as_ref().is_some_and(|(old, _)| old.carrier != carrier);
-        let renamed = old.is_none_or(|(old, _)| old.name != name || old.vlan != vlan);
+        let other_vlan = old.as_ref().is_some_and(|(old, _)| old.vlan != vlan);
+        let old_name = old.map(|(old, _)| old.name);
+        let renamed = old_name.as_ref() != Some(&name) || other_vlan;
         if renamed {
             self.map_ports();
         }
         if let Some(port) = self.port_of(index) {
+            if let Some(old) = old_name.filter(|old| *old != name) {
+                let port = &self.ports[usize::from(port)].spec.name;
+                log::info!("port {port}: its interface {old} is called {name} now; the port goes on");
+            }
             self.refresh_port(port);
         }
         if renamed || was_up != up {
@@ -70,8 +76,8 @@ impl Rib {
         }
     }
 
-    /// Finds the interface of every port: by its name; a sub-port's by the interface of its parent
-    /// and by its tags, whatever it is called.
+    /// Finds the interface of every port: by its number if it was found before, whatever it is
+    /// called now, else by its name; a sub-port's by the interface of its parent and by its tags.
     fn map_ports(&mut self) {
         self.by_index.clear();
         let mut moved = Vec::new();
@@ -79,7 +85,10 @@ impl Rib {
             (0..self.ports.len()).partition(|&port| self.ports[port].spec.sub.is_some());
         // Parents first.
         for port in others.into_iter().chain(subs) {
-            let index = self.find_interface(&self.ports[port].spec);
+            let entry = &self.ports[port];
+            let known =
+                entry.index.filter(|index| entry.spec.sub.is_none() && self.links.contains_key(index));
+            let index = known.or_else(|| self.find_interface(&entry.spec));
             let entry = &mut self.ports[port];
             if entry.index != index {
                 moved.extend(entry.index);

@@ -14,6 +14,8 @@ mod sweep;
 pub mod table;
 
 #[cfg(test)]
+mod facts_tests;
+#[cfg(test)]
 mod flow_tests;
 #[cfg(test)]
 mod model_tests;
@@ -32,7 +34,7 @@ use std::{
 use crate::tables::{NextHopId, PortId, PortTable};
 
 use super::{
-    kernel::{Address, Index, KernelEvent, Link, NextHopObject, Part, Parts, Report},
+    kernel::{Address, Index, KernelEvent, Link, NeighborState, NextHopObject, Part, Parts, Report},
     next_hops::NextHops,
 };
 pub use neighbors::{Neighbor, NeighborSource};
@@ -166,6 +168,8 @@ impl Rib {
             KernelEvent::LinkGone(index) => self.link_gone(index, listed),
             KernelEvent::AddressAdded(address) => self.address_added(address, listed),
             KernelEvent::AddressRemoved(address) => self.address_removed(address, listed),
+            // Linux lists groups and broadcast addresses among its neighbours.
+            KernelEvent::NeighborChanged { address, mac, state, .. } if is_for_many(address, mac, state) => {}
             KernelEvent::NeighborChanged { index, address, mac, state } => {
                 if self.neighbor_sweep.admits((index, address), listed) {
                     let mark = self.neighbor_sweep.epoch();
@@ -233,6 +237,18 @@ impl Rib {
         changes
     }
 
+    /// Whether [`Rib::take_changes`] has given everything that has changed.
+    pub fn is_published(&self) -> bool {
+        self.changes.is_empty() && self.v4.changed.is_empty() && self.v6.changed.is_empty()
+    }
+
+    /// Keeps the list of changes short while they cannot be taken. To be called after
+    /// [`Rib::settle`].
+    pub fn compact(&mut self) {
+        self.v4.compact();
+        self.v6.compact();
+    }
+
     /// To be called when no worker holds older tables any more.
     pub fn recycle(&mut self) {
         self.hops.recycle();
@@ -295,6 +311,11 @@ impl Rib {
         }
     }
 
+    /// The name that the kernel's interface behind a port has now.
+    pub fn interface_of(&self, port: PortId) -> Option<&str> {
+        self.links.get(&self.index_of(port)?).map(|(link, _)| link.name.as_str())
+    }
+
     /// The interfaces: number, name, whether switched on.
     pub fn links(&self) -> impl Iterator<Item = (Index, &str, bool)> {
         self.links.values().map(|(link, _)| (link.index, link.name.as_str(), link.up))
@@ -324,4 +345,10 @@ impl Rib {
     pub fn object(&self, id: u32) -> Option<&NextHopObject> {
         self.objects.get(&id).map(|(object, _)| object)
     }
+}
+
+/// Whether an entry among the kernel's neighbours stands for more than one station.
+fn is_for_many(address: IpAddr, mac: Option<[u8; 6]>, state: NeighborState) -> bool {
+    let to_all = state == NeighborState::NoArp && mac == Some([0xff; 6]);
+    address.is_multicast() || to_all
 }

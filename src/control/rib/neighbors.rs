@@ -115,6 +115,30 @@ impl Rib {
         neighbors.filter(missing).collect()
     }
 
+    /// The neighbours that routes lead through; not those that are only on a link.
+    pub fn gateways(&self) -> BTreeSet<(PortId, IpAddr)> {
+        let mut gateways = BTreeSet::new();
+        for (id, path) in self.paths.iter() {
+            for (member, _) in &path.members {
+                if let Some(Adjacency::Neighbor(port, address)) = self.hops.adjacency(*member)
+                    && (path.users > 1 || !self.is_own_route(id, address))
+                {
+                    gateways.insert((port, address));
+                }
+            }
+        }
+        gateways
+    }
+
+    /// Whether a neighbour's own route has this path.
+    fn is_own_route(&self, id: PathId, address: IpAddr) -> bool {
+        let is = |c: &Candidate| c.source == Source::Neighbor && c.path == id;
+        match address {
+            IpAddr::V4(a) => self.v4.of((u32::from(a), 32)).iter().any(is),
+            IpAddr::V6(a) => self.v6.of((u128::from(a), 128)).iter().any(is),
+        }
+    }
+
     /// A neighbour can be sent to now, or no longer, or elsewhere.
     fn neighbor_moved(&mut self, index: Index, address: IpAddr) {
         let Some(port) = self.port_of(index) else { return };

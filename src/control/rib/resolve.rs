@@ -159,6 +159,36 @@ impl Rib {
         }
     }
 
+    /// The port by which a hop's packets leave now, if it is one.
+    pub fn port_of_hop(&self, hop: &Hop) -> Option<PortId> {
+        let mut targets = Vec::new();
+        self.follow(hop, 1, &mut Vec::new(), &mut targets);
+        targets.iter().find_map(|(target, _)| match target {
+            Target::At(adjacency) => adjacency.port(),
+            Target::Fixed(_) => None,
+        })
+    }
+
+    /// Why a hop leads nowhere, for people.
+    pub(super) fn why_dead(&self, hop: &Hop) -> String {
+        match (hop.index, hop.gateway) {
+            (Some(index), _) => match self.port_of(index).and_then(|port| self.port(port)) {
+                Some(port) => format!("port {} is down", port.name),
+                None => "its interface is down or gone".into(),
+            },
+            (None, Some(gateway)) => match self.path_to(gateway).and_then(|id| self.paths.get(id)) {
+                None => {
+                    format!("its gateway {gateway} is on no network of any port, and no route leads to it")
+                }
+                Some(path) if matches!(*path.key, PathKey::Fixed(_)) => {
+                    format!("its gateway {gateway} is this router itself, or never forwarded to")
+                }
+                Some(_) => format!("the route to its gateway {gateway} leads nowhere, or back to it"),
+            },
+            (None, None) => "it has no way out".into(),
+        }
+    }
+
     /// Where the route to `gateway` leads.
     fn follow_gateway(
         &self,

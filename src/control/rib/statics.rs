@@ -8,7 +8,8 @@ use std::{
 use ipnet::{IpNet, Ipv4Net};
 
 use super::{
-    Candidate, Changes, InRib, Neighbor, NeighborSource, Rib, RibPort, Source, own_index, paths::PathKey,
+    Candidate, Changes, InRib, Neighbor, NeighborSource, Rib, RibPort, Source, own_index,
+    paths::{Path, PathKey},
     special,
 };
 use crate::control::kernel::{Hop, NeighborState, Parts, RouteKind};
@@ -212,6 +213,26 @@ impl Rib {
         for (address, index) in old {
             self.forget_neighbor(index, address);
         }
+    }
+
+    /// Why a route of the configuration's is not in force; `None` when it is.
+    pub fn why_inactive(&self, route: &StaticRoute) -> Option<String> {
+        let given = given_by_route(route)?;
+        match self.paths.id_of(&given.key).and_then(|id| self.paths.get(id)) {
+            Some(path) => self.why_unresolved(path),
+            None => Some("it is not among the routes".into()),
+        }
+    }
+
+    /// Why a path leads nowhere; `None` when it does not.
+    pub fn why_unresolved(&self, path: &Path) -> Option<String> {
+        let PathKey::Hops(hops) = &*path.key else { return None };
+        if path.resolved.is_some() {
+            return None;
+        }
+        let mut reasons: Vec<String> = hops.iter().map(|hop| self.why_dead(hop)).collect();
+        reasons.dedup();
+        Some(reasons.join("; "))
     }
 
     /// Adds to `out` what the configuration gives now.

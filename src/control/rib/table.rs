@@ -171,6 +171,15 @@ impl<A: Family> Table<A> {
         result
     }
 
+    /// Leaves of the list of changes one entry for each prefix, once it is longer than the table.
+    pub fn compact(&mut self) {
+        if self.changed.len() > 2 * self.candidates.len() + 1024 && self.looked_at == self.changed.len() {
+            self.changed.sort_unstable();
+            self.changed.dedup();
+            self.looked_at = self.changed.len();
+        }
+    }
+
     /// Notes that `key` has a candidate with this path.
     fn note_over(&mut self, path: PathId, key: (A, u8)) {
         let place = path as usize;

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::control::kernel::{Part, request};
+use crate::control::kernel::{Care, Part, request};
 
 const MAIN: u32 = 254;
 
@@ -294,11 +294,13 @@ fn requests_say_their_own_length() {
         let header = header(&bytes).unwrap();
         assert_eq!((header.len, header.sequence), (bytes.len(), 9));
     }
-    let bytes = request::resolve(7, "fe80::1".parse().unwrap(), 3);
-    assert_eq!(header(&bytes).unwrap().len, bytes.len());
-    // Read as news, it names the neighbour that is asked for.
-    let event = message(header(&bytes).unwrap(), &bytes[HEADER..], None).unwrap();
-    assert_eq!(event, Some(KernelEvent::NeighborGone { index: 7, address: "fe80::1".parse().unwrap() }));
+    for (care, len) in [(Care::Once, 48), (Care::Keep, 56), (Care::Release, 48)] {
+        let bytes = request::resolve(7, "fe80::1".parse().unwrap(), care, 3);
+        assert_eq!((header(&bytes).unwrap().len, bytes.len()), (len, len));
+        // Read as news, it names the neighbour that is asked for.
+        let event = message(header(&bytes).unwrap(), &bytes[HEADER..], None).unwrap();
+        assert_eq!(event, Some(KernelEvent::NeighborGone { index: 7, address: "fe80::1".parse().unwrap() }));
+    }
 }
 
 proptest! {
