@@ -458,7 +458,7 @@ fn a_sub_port_is_the_kernels_vlan_interface_while_there_is_one() {
     let sub = Some(SubPort { parent: 0, tags: "100".parse().unwrap() });
     let parent = Spec { interface: Some("eth0".into()), max_len: 1500, ..Spec::default() };
     let mut rib = Rib::new(vec![parent, Spec { sub, max_len: 1500, ..Spec::default() }], &[], &[]);
-    let mut feed = |rib: &mut Rib, event| {
+    let feed = |rib: &mut Rib, event| {
         rib.take(Report { listed: false, event });
         rib.settle();
     };

@@ -65,6 +65,18 @@ pub struct PortInfo {
     pub mode: String,
 }
 
+/// How the frames of a VLAN are shared between the rings and the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Vlan {
+    /// The VLAN id in the frames' outer tag.
+    pub id: u16,
+    /// The host has an interface for it: what is the host's goes up, as it does without a tag. Else
+    /// all its frames are for the rings.
+    pub host: bool,
+    /// Frames with a second tag behind this one are meant, too.
+    pub stacked: bool,
+}
+
 /// The parts of a port that do not move packets. Dropping it closes the device and restores what
 /// opening it changed.
 pub trait PortControl: Send {
@@ -74,6 +86,15 @@ pub trait PortControl: Send {
     /// # Errors
     /// The system's.
     fn set_local(&mut self, _addresses: &[IpAddr]) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Names the VLANs whose frames are for the rings. Only devices that pass packets up by
+    /// themselves need to know.
+    ///
+    /// # Errors
+    /// The system's.
+    fn set_vlans(&mut self, _vlans: &[Vlan]) -> io::Result<()> {
         Ok(())
     }
 
@@ -121,8 +142,9 @@ pub struct OpenOptions {
     /// How long to wait for a carrier before the first packets are moved; default: 6 seconds.
     /// Opening an interface for netmap takes its link down for some seconds.
     pub carrier_wait: Option<Duration>,
-    /// VLAN ids whose frames are for the rings. Only devices that pass packets up to the host by
-    /// themselves need to know: they pass up those of all other VLANs.
+    /// VLAN ids, of outer tags, whose frames are for the rings. Only devices that pass packets up to
+    /// the host by themselves need to know: they pass up those of all other VLANs, and of these what
+    /// is the host's, until [`PortControl::set_vlans`] says more.
     pub vlans: Vec<u16>,
 }
 

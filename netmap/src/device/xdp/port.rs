@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     arena::{Arena, BUF_SIZE},
-    device::{Host, OpenError, OpenOptions, Port, PortControl, PortInfo},
+    device::{Host, OpenError, OpenOptions, Port, PortControl, PortInfo, Vlan},
     queue::{Losses, RxQueue, TxQueue},
     ring::{Direction, Kring, RxRing, TxRing},
 };
@@ -128,9 +128,9 @@ fn prepare(interface: &str, options: &OpenOptions) -> Result<Prepared, OpenError
             queues.rx, interface
         )));
     }
+    let vlans: Vec<Vlan> = options.vlans.iter().map(|&id| Vlan { id, host: true, stacked: false }).collect();
     let slots = options.slots.unwrap_or(DEFAULT_SLOTS).clamp(64, MAX_SLOTS).next_power_of_two();
-    let program =
-        Program::load(mac, &options.vlans, queues.rx).map_err(|e| trouble("loading the XDP program", e))?;
+    let program = Program::load(mac, &vlans, queues.rx).map_err(|e| trouble("loading the XDP program", e))?;
     let (link, mode) =
         attach(&program, netif.index()).map_err(|e| trouble("attaching the XDP program", e))?;
     let mut attachment = Attachment {
@@ -144,6 +144,12 @@ fn prepare(interface: &str, options: &OpenOptions) -> Result<Prepared, OpenError
             return Err(fail(&format_args!(
                 "GRO and LRO cannot be switched off ({e}); `ethtool -K {} gro off lro off`",
                 interface
+            )));
+        }
+        Err(e) if !vlans.is_empty() => {
+            return Err(fail(&format_args!(
+                "the device takes VLAN tags off by itself, and that cannot be switched off ({e}); \
+                 `ethtool -K {interface} rxvlan off`, or leave out `vlans`"
             )));
         }
         Err(e) => log::warn!("{device}: VLAN tags may be hidden, rx-vlan-hw-parse stays on: {e}"),
@@ -387,6 +393,10 @@ impl XdpControl {
 impl PortControl for XdpControl {
     fn set_local(&mut self, addresses: &[IpAddr]) -> io::Result<()> {
         self.change_local(&addresses.iter().copied().collect())
+    }
+
+    fn set_vlans(&mut self, vlans: &[Vlan]) -> io::Result<()> {
+        self.program.set_vlans(vlans)
     }
 
     fn tend(&mut self) -> io::Result<()> {

@@ -6,7 +6,8 @@
 //!   drops the latter itself unless something of the host's wants them: a bridge, a macvlan with
 //!   a VRRP address, a capture. A worker could only drop them, and would have to read them first;
 //! - everything that is neither IPv4 nor IPv6 (ARP, LLDP, PPPoE ...);
-//! - frames of VLANs that the port was not opened for;
+//! - frames of VLANs that are not for the rings. Of those that are and that the host has no interface
+//!   for, nothing goes up, be it ARP or broadcast;
 //! - link-local destinations, neighbour discovery, and UDP to port 68 (DHCP answers to an address
 //!   that the host does not have yet);
 //! - the host's addresses, fragments or not, which two maps hold.
@@ -32,6 +33,7 @@ use super::{
     },
     bpf::{self, AttachMode, Map, MapType},
 };
+use crate::device::Vlan;
 
 const XDP_PASS: i32 = 2;
 const MAP_LOOKUP: i32 = 1;
@@ -42,22 +44,32 @@ const XDP_GET_BUFF_LEN: i32 = 188;
 const MAX_LOCAL: u32 = 1 << 16;
 
 /// What the program knows of the port: in memory, the device's MAC address, two bytes of nothing,
-/// and a bit for each VLAN that goes to the worker.
+/// and three bits for each VLAN: it goes to the worker; wholly; with a second tag, too.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Settings([u8; 8 + 4096 / 8]);
+struct Settings([u8; 8 + 3 * Settings::BITS]);
 
 impl Settings {
-    const VLANS: i32 = 8;
+    /// Bytes of one bit for each VLAN.
+    const BITS: usize = 4096 / 8;
+    /// Where the bits stand that say: to the worker.
+    const VLANS: usize = 8;
+    /// Where the bits stand that say: all of it.
+    const WHOLE: usize = Self::VLANS + Self::BITS;
+    /// Where the bits stand that say: with a second tag, too.
+    const STACKED: usize = Self::WHOLE + Self::BITS;
 
-    fn new(mac: [u8; 6], vlans: &[u16]) -> Self {
-        let mut bytes = [0; 8 + 4096 / 8];
+    fn new(mac: [u8; 6], vlans: &[Vlan]) -> Self {
+        let mut bytes = [0; 8 + 3 * Self::BITS];
         bytes[..6].copy_from_slice(&mac);
-        for vid in vlans {
+        for vlan in vlans {
             // Bit numbers are those of 64-bit words in the machine's order, as the program reads.
-            let (word, bit) = (usize::from(vid & 0xfff) / 64, vid % 64);
-            let at = 8 + word * 8;
-            let field: &mut [u8; 8] = bytes[at..].first_chunk_mut().expect("512 bytes of bits");
-            *field = (u64::from_ne_bytes(*field) | 1 << bit).to_ne_bytes();
+            let (word, bit) = (usize::from(vlan.id & 0xfff) / 64, vlan.id % 64);
+            let fields = [(Self::VLANS, true), (Self::WHOLE, !vlan.host), (Self::STACKED, vlan.stacked)];
+            for (field, _) in fields.into_iter().filter(|(_, set)| *set) {
+                let at = field + word * 8;
+                let field: &mut [u8; 8] = bytes[at..].first_chunk_mut().expect("512 bytes of bits");
+                *field = (u64::from_ne_bytes(*field) | 1 << bit).to_ne_bytes();
+            }
         }
         Self(bytes)
     }
@@ -90,6 +102,7 @@ fn assemble(at: &Places) -> Vec<u64> {
     a.lea(R2, R7, 14);
     a.jump_if(R2, Above, R8, "pass");
     a.load_map(R9, at.settings);
+    whole_vlan(&mut a);
     our_mac(&mut a);
     a.load(U16, R3, R7, 12);
     a.alu(Add, R7, 14);
@@ -123,7 +136,37 @@ fn our_mac(a: &mut Asm) {
     a.jump_if(R2, NotEqual, R3, "pass");
 }
 
-/// Steps over VLAN tags: one of a VLAN of the worker's, and one with VID 0 before it.
+/// Gives the worker all frames of a VLAN that the host has no interface for.
+fn whole_vlan(a: &mut Asm) {
+    a.load(U16, R3, R7, 12);
+    a.jump_if(R3, Equal, net16(0x8100), "whose");
+    a.jump_if(R3, NotEqual, net16(0x88a8), "not whole");
+    a.label("whose");
+    a.lea(R2, R7, 18);
+    a.jump_if(R2, Above, R8, "pass");
+    a.load(U16, R4, R7, 14);
+    a.net_to_host16(R4);
+    a.alu(And, R4, 0xfff);
+    vlan_bit(a, Settings::WHOLE);
+    a.jump_if(R1, NotEqual, 0, "worker");
+    a.label("not whole");
+}
+
+/// R1: the bit of VLAN R4 among those that stand at `field` of the settings. R4 and R5 are lost.
+fn vlan_bit(a: &mut Asm, field: usize) {
+    a.mov(R5, R4);
+    a.alu(ShiftRight, R5, 6);
+    a.alu(ShiftLeft, R5, 3);
+    a.mov(R1, R9);
+    a.alu(Add, R1, R5);
+    a.load(U64, R1, R1, field as i16);
+    a.alu(And, R4, 63);
+    a.alu(ShiftRight, R1, R4);
+    a.alu(And, R1, 1);
+}
+
+/// Steps over VLAN tags: one of a VLAN of the worker's, one with VID 0 before it, and one behind it
+/// where there are such.
 fn tags(a: &mut Asm) {
     for (this, next) in [("tag", "second tag"), ("second tag", "untagged")] {
         a.label(this);
@@ -139,18 +182,22 @@ fn tags(a: &mut Asm) {
         a.load(U16, R3, R7, 2);
         a.mov(R7, R2);
         a.jump_if(R4, Equal, 0, next);
-        a.mov(R5, R4);
-        a.alu(ShiftRight, R5, 6);
-        a.alu(ShiftLeft, R5, 3);
-        a.mov(R1, R9);
-        a.alu(Add, R1, R5);
-        a.load(U64, R1, R1, Settings::VLANS as i16);
-        a.alu(And, R4, 63);
-        a.alu(ShiftRight, R1, R4);
-        a.alu(And, R1, 1);
+        a.mov(R0, R4);
+        vlan_bit(a, Settings::VLANS);
         a.jump_if(R1, Equal, 0, "pass");
-        a.jump("untagged");
+        a.jump("inner tag");
     }
+    a.label("inner tag");
+    a.jump_if(R3, Equal, net16(0x8100), "tag in a tag");
+    a.jump_if(R3, NotEqual, net16(0x88a8), "untagged");
+    a.label("tag in a tag");
+    a.mov(R4, R0);
+    vlan_bit(a, Settings::STACKED);
+    a.jump_if(R1, Equal, 0, "pass");
+    a.lea(R2, R7, 4);
+    a.jump_if(R2, Above, R8, "pass");
+    a.load(U16, R3, R7, 2);
+    a.mov(R7, R2);
     a.label("untagged");
 }
 
@@ -239,7 +286,8 @@ pub struct Program {
     local6: Map<16>,
     passed: Map<4>,
     sockets: Map<4>,
-    vlans: Vec<u16>,
+    mac: [u8; 6],
+    vlans: Vec<Vlan>,
 }
 
 impl Program {
@@ -248,7 +296,7 @@ impl Program {
     ///
     /// # Errors
     /// The kernel's: `EPERM` without CAP_BPF and CAP_NET_ADMIN.
-    pub fn load(mac: [u8; 6], vlans: &[u16], queues: u32) -> io::Result<Self> {
+    pub fn load(mac: [u8; 6], vlans: &[Vlan], queues: u32) -> io::Result<Self> {
         let settings = Settings::new(mac, vlans);
         let this = |name, kind, size, n, flags| Map::<4>::new(name, kind, size, n, flags);
         let maps = (
@@ -268,7 +316,7 @@ impl Program {
         maps.0.set(&[0; 4], &settings.0)?;
         let program = bpf::load("sweep_port", &code)?;
         let (settings, local4, local6, passed, sockets) = maps;
-        Ok(Self { program, settings, local4, local6, passed, sockets, vlans: vlans.to_vec() })
+        Ok(Self { program, settings, local4, local6, passed, sockets, mac, vlans: vlans.to_vec() })
     }
 
     /// Attaches it to an interface; closing the descriptor detaches it.
@@ -283,8 +331,22 @@ impl Program {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn set_mac(&self, mac: [u8; 6]) -> io::Result<()> {
-        self.settings.set(&[0; 4], &Settings::new(mac, &self.vlans).0)
+    pub fn set_mac(&mut self, mac: [u8; 6]) -> io::Result<()> {
+        self.settings.set(&[0; 4], &Settings::new(mac, &self.vlans).0)?;
+        self.mac = mac;
+        Ok(())
+    }
+
+    /// Frames of these VLANs, and of no others, are for the worker.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set_vlans(&mut self, vlans: &[Vlan]) -> io::Result<()> {
+        if self.vlans != vlans {
+            self.settings.set(&[0; 4], &Settings::new(self.mac, vlans).0)?;
+            self.vlans = vlans.to_vec();
+        }
+        Ok(())
     }
 
     /// Gives the frames of a receive queue to a bound AF_XDP socket.

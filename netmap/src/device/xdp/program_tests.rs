@@ -16,6 +16,16 @@ const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const LOCAL4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const LOCAL6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const VLANS: [u16; 3] = [100, 63, 4095];
+/// A VLAN that the host has no interface for, and one with frames of two tags.
+const WHOLE: u16 = 7;
+const STACKED: u16 = 8;
+
+fn vlans() -> Vec<Vlan> {
+    let plain = VLANS.map(|id| Vlan { id, host: true, stacked: false });
+    let more =
+        [Vlan { id: WHOLE, host: false, stacked: false }, Vlan { id: STACKED, host: true, stacked: true }];
+    [&plain[..], &more].concat()
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
@@ -27,6 +37,11 @@ use Way::{Up, Worker};
 /// The rules, written down a second time.
 fn expected(frame: &[u8]) -> Way {
     fn rules(frame: &[u8]) -> Option<Way> {
+        let is_tag = |kind: [u8; 2]| kind == [0x81, 0] || kind == [0x88, 0xa8];
+        let outer = frame.get(12..14)?.try_into().ok()?;
+        if is_tag(outer) && u16::from_be_bytes([frame.get(14..18)?[0], frame[15]]) & 0xfff == WHOLE {
+            return Some(Worker);
+        }
         if frame.get(..6)? != MAC {
             return None;
         }
@@ -41,7 +56,12 @@ fn expected(frame: &[u8]) -> Way {
             kind = [tag[2], tag[3]];
             at += 4;
             if vid != 0 {
-                VLANS.contains(&vid).then_some(())?;
+                vlans().iter().any(|vlan| vlan.id == vid).then_some(())?;
+                if is_tag(kind) && vid == STACKED {
+                    let inner = frame.get(at..at + 4)?;
+                    kind = [inner[2], inner[3]];
+                    at += 4;
+                }
                 break;
             }
         }
@@ -139,7 +159,7 @@ fn low_memory() -> (Mapping, NonNull<u8>) {
 /// Runs the program over `frame` from receive queue `queue` in the interpreter. The interpreter
 /// refuses every access outside the frame, the context, the stack and the maps' values.
 fn interpret(frame: &[u8], queue: u32) -> Way {
-    let settings = Settings::new(MAC, &VLANS);
+    let settings = Settings::new(MAC, &vlans());
     let code = assemble(&Places {
         settings: MapRef::Address(settings.0.as_ptr() as u64),
         local4: MapRef::Address(LOCAL4_MAP),
@@ -270,6 +290,38 @@ fn cases() -> Vec<(&'static str, Vec<u8>, Way)> {
             ethernet(MAC, 0x8100, &tag(100, 0x8100, &tag(100, 0x0800, &v4(far4, 6, 0, &[0; 20])))),
             Up,
         ),
+        ("a VLAN without the host, ARP", ethernet(MAC, 0x8100, &tag(WHOLE, 0x0806, &[0; 28])), Worker),
+        (
+            "a VLAN without the host, broadcast",
+            ethernet([0xff; 6], 0x8100, &tag(WHOLE, 0x0806, &[0; 28])),
+            Worker,
+        ),
+        (
+            "a VLAN without the host, for another station",
+            ethernet([2, 0, 0, 0, 0, 2], 0x88a8, &tag(WHOLE, 0x0800, &[0; 28])),
+            Worker,
+        ),
+        ("a VLAN without the host, cut short", ethernet(MAC, 0x8100, &[0, 7, 8]), Up),
+        (
+            "one of two tags, broadcast",
+            ethernet([0xff; 6], 0x88a8, &tag(STACKED, 0x8100, &tag(5, 0x0806, &[0; 28]))),
+            Up,
+        ),
+        (
+            "two tags, transit",
+            ethernet(MAC, 0x88a8, &tag(STACKED, 0x8100, &tag(5, 0x0800, &v4(far4, 6, 0, &[0; 20])))),
+            Worker,
+        ),
+        (
+            "two tags, local",
+            ethernet(MAC, 0x88a8, &tag(STACKED, 0x8100, &tag(5, 0x86dd, &v6(LOCAL6, 6, &[0; 20])))),
+            Up,
+        ),
+        (
+            "one of two tags, transit",
+            ethernet(MAC, 0x88a8, &tag(STACKED, 0x0800, &v4(far4, 6, 0, &[0; 20]))),
+            Worker,
+        ),
         ("IPv4 header cut short", ip(&v4(LOCAL4.octets(), 6, 0, &[])[..19]), Worker),
         ("IPv6 header cut short", ip6(&v6(LOCAL6, 6, &[])[..39]), Worker),
         ("tag cut short", ethernet(MAC, 0x8100, &[0, 0, 8]), Up),
@@ -333,7 +385,7 @@ fn the_kernel_accepts_the_program_and_agrees() {
     if !allowed() {
         return;
     }
-    let port = Program::load(MAC, &VLANS, 1).unwrap();
+    let mut port = Program::load(MAC, &vlans(), 1).unwrap();
     port.add_local(LOCAL4.into()).unwrap();
     port.add_local(LOCAL6.into()).unwrap();
     let mut sent = (0, 0);
@@ -349,4 +401,5 @@ fn the_kernel_accepts_the_program_and_agrees() {
     port.remove_local(LOCAL4.into()).unwrap();
     port.remove_local(LOCAL4.into()).unwrap();
     port.set_mac([2, 0, 0, 0, 0, 7]).unwrap();
+    port.set_vlans(&[]).unwrap();
 }
