@@ -36,7 +36,7 @@ fn the_commented_example_shows_every_key_and_is_right_when_all_is_switched_on() 
         .map(|line| line.strip_prefix('#').filter(|l| !l.starts_with(' ')).unwrap_or(line))
         .collect();
     let config = config::parse(&on.join("\n"), "example").unwrap_or_else(|errors| panic!("{errors}"));
-    assert_eq!((config.ports.len(), config.routes.len(), config.acls.len()), (2, 3, 1));
+    assert_eq!((config.ports.len(), config.routes.len(), config.acls.len()), (4, 3, 1));
     for section in schema::top() {
         let brackets =
             if section.list { format!("[[{}]]", section.name) } else { format!("[{}]", section.name) };

@@ -19,7 +19,8 @@ pub fn check(path: &Path) -> Result<(), Failure> {
         complain(&format!("warning: {warning}"));
     }
     let parts = [
-        (config.ports.len(), "port"),
+        (config.ports.iter().filter(|port| port.sub.is_none()).count(), "port"),
+        (config.ports.iter().filter(|port| port.sub.is_some()).count(), "sub-port"),
         (config.routes.len(), "route"),
         (config.neighbors.len(), "neighbor"),
         (config.acls.len(), "acl rule"),

@@ -54,7 +54,7 @@ fn tell_of(barrier: &Barrier) {
 
 /// Goes on until a signal asks for the end, or nothing is left to route.
 fn serve(config: &Config, daemon: &Daemon, signals: &Signals, manager: &Manager) -> Result<(), Failure> {
-    let mut there = vec![true; config.ports.len()];
+    let mut there: Vec<bool> = config.ports.iter().map(|port| port.sub.is_none()).collect();
     loop {
         crossbeam_channel::select! {
             recv(signals.wishes) -> wish => match wish {

@@ -153,12 +153,13 @@ fn refused_of_daemon(old: &Daemon, new: &Daemon, refusals: &mut Refusals<'_>) {
 }
 
 fn refused_of_ports(old: &[Port], new: &[Port], refusals: &mut Refusals<'_>) {
-    for before in old {
+    let with_device = |port: &&Port| port.sub.is_none();
+    for before in old.iter().filter(with_device) {
         let Some(port) = new.iter().find(|port| port.name == before.name) else {
             refusals.add("port", format!("restart to remove port {:?}", before.name));
             continue;
         };
-        let Port { name, device, addresses: _, mac: _, mtu: _, vlans, urpf: _, redirects: _ } = port;
+        let Port { name, device, addresses: _, mac: _, mtu: _, vlans, urpf: _, redirects: _, sub: _ } = port;
         if before.device != *device {
             refusals.add("port.device", format!("restart to change the device of port {name:?}"));
         }
@@ -166,7 +167,9 @@ fn refused_of_ports(old: &[Port], new: &[Port], refusals: &mut Refusals<'_>) {
             refusals.add("port.vlans", format!("restart to change the VLANs of port {name:?}"));
         }
     }
-    for port in new.iter().filter(|port| old.iter().all(|before| before.name != port.name)) {
+    for port in
+        new.iter().filter(with_device).filter(|port| old.iter().all(|before| before.name != port.name))
+    {
         refusals.add("port", format!("restart to add port {:?}", port.name));
     }
 }

@@ -44,7 +44,7 @@ mod value;
 pub use acl::{Acl, Action, State};
 pub use daemon::{Daemon, Idle, KERNEL_TABLE, Kernel, OnExit, RUNTIME_DIR};
 pub use nat::{ForwardPort, Masquerade, Protocol};
-pub use port::{NAME_MAX, Port};
+pub use port::{NAME_MAX, Port, Sub};
 pub use problem::{ConfigErrors, Problem};
 pub use route::{NEXT_HOPS_MAX, Neighbor, NextHop, Route, Target};
 pub use value::{MacAddr, PortRange};
@@ -80,7 +80,8 @@ pub struct Config {
     pub daemon: Daemon,
     /// `[kernel]`
     pub kernel: Kernel,
-    /// `[[port]]`, in the order of the file; at least one, the names all different.
+    /// `[[port]]`, in the order of the file, and behind all of them their sub-ports; at least one, the
+    /// names all different.
     pub ports: Vec<Port>,
     /// `[[route]]`, in the order of the file; the destinations all different.
     pub routes: Vec<Route>,
@@ -256,9 +257,12 @@ fn read_all(root: &DeTable<'_>, name: &str, problems: &mut Problems<'_>) -> Conf
     refuse_unknown(root, problems);
     let mut uses = Uses::default();
     let mut ports = Ports::default();
-    for section in sections(root, &schema::PORT, problems) {
-        ports.read(&section, problems, &mut uses);
+    let sections_of_ports = sections(root, &schema::PORT, problems);
+    ports.expect(&sections_of_ports);
+    for section in sections_of_ports {
+        ports.read(&section, problems);
     }
+    ports.finish();
     if !root.keys().any(|key| key.get_ref() == schema::PORT.name) {
         problems.error(0, schema::PORT.name, "missing; add at least one [[port]] with device = \"xdp:eth0\"");
     }

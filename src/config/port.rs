@@ -1,6 +1,9 @@
 //! `[[port]]`: the devices that packets come from and go to.
 
-use std::{collections::HashSet, net::IpAddr};
+use std::{
+    collections::{HashMap, HashSet},
+    net::IpAddr,
+};
 
 use ipnet::IpNet;
 use netmap::device::{
@@ -13,10 +16,9 @@ use super::{
     problem::Problems,
     reader::{Placed, Reader, refuse_twice, values},
     schema::nearest,
-    support::{Feature, Uses},
     value::{self, MacAddr},
 };
-use crate::tables::ReversePath;
+use crate::{tables::ReversePath, wire::vlan::Tags};
 
 /// Longest name of a port, in bytes; interfaces of the kernel have the same limit.
 pub const NAME_MAX: usize = 15;
@@ -34,12 +36,33 @@ pub struct Port {
     pub mac: Option<MacAddr>,
     /// Longest IP packet in bytes; `None`: the kernel's, followed live.
     pub mtu: Option<u16>,
-    /// Tagged sub-ports by VLAN id, in the order of the file.
-    pub vlans: Vec<u16>,
+    /// The tags of its sub-ports, in the order of the file.
+    pub vlans: Vec<Tags>,
     /// How the sources of its packets are checked.
     pub urpf: ReversePath,
     /// Whether senders on its link are told of better first hops.
     pub redirects: bool,
+    /// A VLAN sub-port: of which port, whose device it has.
+    pub sub: Option<Sub>,
+}
+
+/// What makes a port a sub-port.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sub {
+    /// The name of the port whose device it has.
+    pub parent: String,
+    /// The tags of its frames.
+    pub tags: Tags,
+}
+
+/// What ports and sub-ports both have.
+#[derive(Default)]
+struct Given {
+    addresses: Vec<IpNet>,
+    mac: Option<MacAddr>,
+    mtu: Option<u16>,
+    urpf: ReversePath,
+    redirects: bool,
 }
 
 /// The ports read so far, with what the sections after them need to know.
@@ -53,41 +76,56 @@ pub(super) struct Ports {
     devices: Vec<Placed<String>>,
     /// Whether a name could not be read: then a reference to an unknown one proves nothing.
     names_missing: bool,
+    /// The names of sub-ports and of the ports that they belong to, as the whole file has them.
+    expected: HashMap<String, String>,
+    /// What sections of their own give sub-ports, and where these stand.
+    subs: HashMap<String, Placed<Given>>,
 }
 
 impl Ports {
+    /// Looks which sub-ports the sections name, so that a sub-port's own section is known wherever it
+    /// stands. Reports nothing.
+    pub(super) fn expect(&mut self, sections: &[Reader<'_>]) {
+        let mut quiet = Problems::new("", "");
+        for section in sections {
+            let device = section.read(&mut quiet, "device", device_named);
+            let Some(name) = self.read_name(section, &mut quiet, device.as_ref()) else { continue };
+            for tags in values(section.list(&mut quiet, "vlans", vlan)) {
+                self.expected.insert(sub_name(&name.value, tags), name.value.clone());
+            }
+        }
+    }
+
     /// Reads one `[[port]]`.
-    pub(super) fn read(&mut self, section: &Reader<'_>, problems: &mut Problems<'_>, uses: &mut Uses) {
+    pub(super) fn read(&mut self, section: &Reader<'_>, problems: &mut Problems<'_>) {
+        let of = section.raw("name").and_then(|name| self.expected.get(name.get_ref().as_str()?));
+        if let Some(parent) = of.cloned() {
+            self.read_sub_port(section, problems, &parent);
+            return;
+        }
         let device = section.read(problems, "device", device_named);
         let name = self.read_name(section, problems, device.as_ref());
-        let addresses = section.one_or_list(problems, "addresses", value::interface_address);
-        let mac = section.read(problems, "mac", value::mac);
-        let mtu = section.read(problems, "mtu", |v| value::integer(v, 68..=65535));
-        if let Some(mtu) = mtu
-            && mtu.value < 1280
-        {
-            problems.warn(mtu.at, section.path("mtu"), "IPv6 needs 1280 at least (RFC 8200)");
-        }
-        let vlans = section.list(problems, "vlans", |v| value::integer(v, 1..=4094));
+        let given = self.read_given(section, problems);
+        let vlans = section.list(problems, "vlans", vlan);
         if let Some(vlans) = &vlans {
             refuse_twice(problems, &section.path("vlans"), vlans);
-            uses.note(problems, Feature::Vlans, section.place("vlans"), section.path("vlans"));
         }
-        let words =
-            [("off", ReversePath::Off), ("loose", ReversePath::Loose), ("strict", ReversePath::Strict)];
-        let urpf = section.read(problems, "urpf", |v| value::choice(v, &words));
-        let redirects = section.read(problems, "redirects", value::boolean);
         let Some(name) = name else {
             self.names_missing = true;
             return;
         };
-        let mut vlans: Vec<u16> = values(vlans).into_iter().filter_map(|id| u16::try_from(id).ok()).collect();
+        let mut vlans = values(vlans);
         // Those given twice have been reported.
         let mut seen = HashSet::new();
-        vlans.retain(|id| seen.insert(*id));
+        vlans.retain(|tags| seen.insert(*tags));
         self.add_name(name.clone(), "name", section, problems);
-        for id in &vlans {
-            let name = Placed { at: section.place("vlans"), value: format!("{}.{id}", name.value) };
+        for tags in &vlans {
+            let name = Placed { at: section.place("vlans"), value: sub_name(&name.value, *tags) };
+            if name.value.len() > NAME_MAX {
+                let message =
+                    format!("{:?} is longer than {NAME_MAX} bytes; give the port a shorter name", name.value);
+                problems.error(name.at, section.path("vlans"), message);
+            }
             self.add_name(name, "vlans", section, problems);
         }
         // A name alone is the interface's as well.
@@ -98,17 +136,72 @@ impl Ports {
         };
         let Some(device) = device else { return };
         self.add_device(&device, section, problems);
-        let addresses = self.new_addresses(section, problems, addresses.unwrap_or_default());
-        self.list.push(Port {
-            name: name.value,
-            device: device.value,
-            addresses,
+        self.list.push(given.port(name.value, device.value, vlans, None));
+    }
+
+    /// Reads the section of a sub-port of `parent`.
+    fn read_sub_port(&mut self, section: &Reader<'_>, problems: &mut Problems<'_>, parent: &str) {
+        for key in ["device", "vlans"] {
+            if section.has(key) {
+                let message = format!("a sub-port has the device of port {parent:?}; remove this");
+                problems.error(section.place(key), section.path(key), message);
+            }
+        }
+        let given = self.read_given(section, problems);
+        let Some(name) = section.read(problems, "name", |v| value::name(v, NAME_MAX)) else { return };
+        if let Some(first) = self.subs.insert(name.value, Placed { at: name.at, value: given }) {
+            let line = problems.line(first.at);
+            problems.error(
+                name.at,
+                section.path("name"),
+                format!("has a section on line {line} already; remove one"),
+            );
+        }
+    }
+
+    /// Adds the sub-ports to the list, behind all ports with devices. To be called when every section
+    /// has been read.
+    pub(super) fn finish(&mut self) {
+        let mut all = Vec::new();
+        for port in &self.list {
+            for tags in &port.vlans {
+                let name = sub_name(&port.name, *tags);
+                let given = self.subs.remove(&name).map(|placed| placed.value).unwrap_or_default();
+                let sub = Sub { parent: port.name.clone(), tags: *tags };
+                all.push(given.port(name, port.device.clone(), Vec::new(), Some(sub)));
+            }
+        }
+        self.list.append(&mut all);
+    }
+
+    /// Reads what ports and sub-ports both have.
+    fn read_given(&self, section: &Reader<'_>, problems: &mut Problems<'_>) -> Given {
+        let addresses = section.one_or_list(problems, "addresses", value::interface_address);
+        let mac = section.read(problems, "mac", value::mac);
+        let mtu = section.read(problems, "mtu", |v| value::integer(v, 68..=65535));
+        if let Some(mtu) = mtu
+            && mtu.value < 1280
+        {
+            problems.warn(mtu.at, section.path("mtu"), "IPv6 needs 1280 at least (RFC 8200)");
+        }
+        let words =
+            [("off", ReversePath::Off), ("loose", ReversePath::Loose), ("strict", ReversePath::Strict)];
+        let urpf = section.read(problems, "urpf", |v| value::choice(v, &words));
+        let redirects = section.read(problems, "redirects", value::boolean);
+        Given {
+            addresses: self.new_addresses(section, problems, addresses.unwrap_or_default()),
             mac: mac.map(|mac| mac.value),
             mtu: mtu.and_then(|mtu| u16::try_from(mtu.value).ok()),
-            vlans,
             urpf: urpf.map(|urpf| urpf.value).unwrap_or_default(),
             redirects: redirects.is_some_and(|redirects| redirects.value),
-        });
+        }
+    }
+
+    /// The addresses of all ports and sub-ports so far.
+    fn addresses(&self) -> impl Iterator<Item = (&str, IpNet)> {
+        let ports = self.list.iter().map(|port| (&port.name, &port.addresses));
+        let subs = self.subs.iter().map(|(name, given)| (name, &given.value.addresses));
+        ports.chain(subs).flat_map(|(name, nets)| nets.iter().map(|net| (name.as_str(), *net)))
     }
 
     /// A name, or the device's interface where that can be one.
@@ -195,14 +288,12 @@ impl Ports {
         if link_local(net.addr()) {
             return None;
         }
-        let mut all = self.list.iter().flat_map(|p| p.addresses.iter().map(|a| (p.name.as_str(), *a)));
-        all.find(|(_, other)| net.contains(&other.network()) || other.contains(&net.network()))
+        self.addresses().find(|(_, other)| net.contains(&other.network()) || other.contains(&net.network()))
     }
 
     /// The port that has `address`, by what the file says.
     pub(super) fn owner(&self, address: IpAddr) -> Option<&str> {
-        let port = self.list.iter().find(|port| port.addresses.iter().any(|net| net.addr() == address))?;
-        Some(&port.name)
+        self.addresses().find(|(_, net)| net.addr() == address).map(|(name, _)| name)
     }
 
     /// Whether `address` is on a network of `port`, or of any port; `None` if the file does not
@@ -228,6 +319,30 @@ impl Ports {
             None => format!("there is no port {name:?}; the ports are {}", names.join(", ")),
         })
     }
+}
+
+impl Given {
+    fn port(self, name: String, device: DeviceSpec, vlans: Vec<Tags>, sub: Option<Sub>) -> Port {
+        let Self { addresses, mac, mtu, urpf, redirects } = self;
+        Port { name, device, addresses, mac, mtu, vlans, urpf, redirects, sub }
+    }
+}
+
+/// What a sub-port is called.
+fn sub_name(parent: &str, tags: Tags) -> String {
+    format!("{parent}.{tags}")
+}
+
+/// One of `vlans`: a number, or tags in words.
+fn vlan(value: &DeValue<'_>) -> Result<Tags, String> {
+    if let DeValue::Integer(_) = value {
+        let id = value::integer(value, 1..=4094)?;
+        return Ok(Tags::vlan(u16::try_from(id).unwrap_or_default()));
+    }
+    let text = value::text(value).map_err(|_| format!("found {}; write a VLAN, 100", value.type_str()))?;
+    text.parse().map_err(|_| {
+        format!("{text:?} is no VLAN; write 100, \"s200\" for a service tag (802.1ad), or \"s200.100\" for a tag in it")
+    })
 }
 
 /// A string that names a device.

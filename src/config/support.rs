@@ -12,8 +12,6 @@ pub enum Feature {
     Masquerade,
     /// `[[forward_port]]`
     ForwardPort,
-    /// `port.vlans`
-    Vlans,
     /// `daemon.metrics`
     Metrics,
     /// `daemon.user`
@@ -25,8 +23,7 @@ pub enum Feature {
 }
 
 /// The features that are refused. To build one in, remove it here.
-pub const NOT_YET: &[Feature] =
-    &[Feature::AclState, Feature::Masquerade, Feature::ForwardPort, Feature::Vlans];
+pub const NOT_YET: &[Feature] = &[Feature::AclState, Feature::Masquerade, Feature::ForwardPort];
 
 /// Where a file uses which feature.
 #[derive(Clone, Default, Debug)]

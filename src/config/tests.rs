@@ -143,6 +143,7 @@ fn every_key_of_the_schema_has_the_value_that_the_file_gives() {
         vlans: vec![],
         urpf: ReversePath::Off,
         redirects: false,
+        sub: None,
     };
     let wan = Port {
         name: "wan".into(),
@@ -150,11 +151,19 @@ fn every_key_of_the_schema_has_the_value_that_the_file_gives() {
         addresses: vec![net("203.0.113.2/30")],
         mac: Some(MacAddr([2, 0, 0, 0, 0, 1])),
         mtu: Some(1500),
-        vlans: vec![100, 200],
+        vlans: ["100", "200"].map(|tags| tags.parse().unwrap()).into(),
         urpf: ReversePath::Strict,
         redirects: true,
+        sub: None,
     };
-    assert_eq!(config.ports, [wan, plain]);
+    let sub = |tags: &str| Port {
+        name: format!("wan.{tags}"),
+        device: wan.device.clone(),
+        sub: Some(Sub { parent: "wan".into(), tags: tags.parse().unwrap() }),
+        ..plain.clone()
+    };
+    let subs = [sub("100"), sub("200")];
+    assert_eq!(config.ports, [&[wan, plain][..], &subs].concat());
     let hop = |gateway: Option<&str>, port: Option<&str>, weight| NextHop {
         gateway: gateway.map(|g| g.parse().unwrap()),
         port: port.map(Into::into),
@@ -257,7 +266,6 @@ fn what_is_not_built_in_is_refused_by_line_and_key() {
     assert_eq!(
         refused,
         [
-            "f:25: port.vlans: is not supported yet; remove it",
             "f:69: acl.state: is not supported yet; remove it",
             "f:72: masquerade: is not supported yet; remove it",
             "f:82: forward_port: is not supported yet; remove it",
@@ -268,10 +276,10 @@ fn what_is_not_built_in_is_refused_by_line_and_key() {
 
 #[test]
 fn what_is_not_built_in_is_reported_together_with_what_is_wrong() {
-    let text = "[daemon]\nuser = \"a\"\n[[port]]\nname = \"a\"\nmtu = 1\nvlans = [7]\n";
-    let refused = parse_without(text, "f", &[Feature::User, Feature::Vlans]).unwrap_err();
+    let text = "[daemon]\nuser = \"a\"\n[[port]]\nname = \"a\"\nmtu = 1\n";
+    let refused = parse_without(text, "f", &[Feature::User]).unwrap_err();
     let lines: Vec<_> = refused.0.iter().map(|problem| (problem.line, problem.key.as_str())).collect();
-    assert_eq!(lines, [(2, "daemon.user"), (5, "port.mtu"), (6, "port.vlans")]);
+    assert_eq!(lines, [(2, "daemon.user"), (5, "port.mtu")]);
 }
 
 #[test]
@@ -449,4 +457,33 @@ proptest! {
         prop_assert_eq!(read(net.trunc()).unwrap(), net.trunc());
         prop_assert_eq!(read(net).is_ok(), net == net.trunc());
     }
+}
+
+#[test]
+fn a_sub_port_may_have_a_section_wherever_it_stands() {
+    let text = r#"
+        [[port]]
+        name = "wan.s200.7"
+        addresses = ["10.7.0.1/24"]
+        urpf = "loose"
+        [[port]]
+        name = "wan"
+        device = "xdp:eth0"
+        vlans = [100, "s200.7", "s300"]
+        [[port]]
+        device = "pipe:lan"
+        name = "lan"
+        [[route]]
+        to = "192.0.2.0/24"
+        via = "10.7.0.9"
+        port = "wan.s200.7"
+    "#;
+    let config = parse(text, "f").unwrap();
+    let names: Vec<_> = config.ports.iter().map(|port| port.name.as_str()).collect();
+    assert_eq!(names, ["wan", "lan", "wan.100", "wan.s200.7", "wan.s300"]);
+    let sub = &config.ports[3];
+    assert_eq!((sub.addresses.as_slice(), sub.urpf), (&[net("10.7.0.1/24")][..], ReversePath::Loose));
+    assert_eq!(sub.sub, Some(Sub { parent: "wan".into(), tags: "s200.7".parse().unwrap() }));
+    // An interface that is called like one is a port of its own where no port has that VLAN.
+    assert_eq!(parse("[[port]]\nname = \"eth0.100\"", "f").unwrap().ports[0].sub, None);
 }

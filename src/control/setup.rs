@@ -12,7 +12,7 @@ use super::{
 use crate::{
     config::{self, Config, ConfigErrors, Problem, Target},
     tables::{
-        PortId,
+        PortId, SubPort,
         acl::{Compiled, Rule},
     },
 };
@@ -71,6 +71,23 @@ pub fn acl(config: &Config) -> Result<Option<Arc<Compiled>>, ConfigErrors> {
         Ok(compiled) => Ok(Some(Arc::new(compiled))),
         Err(e) => Err(Problem { key: "acl".into(), ..Problem::of_file(&config.file, e) }.into()),
     }
+}
+
+/// A sub-port, as configured, of a port whose device takes frames of so many bytes.
+pub fn sub_port_spec(config: &Config, port: &config::Port, max_frame: u32) -> Option<PortSpec> {
+    let config::Sub { parent, tags } = port.sub.as_ref()?;
+    let header = ETHERNET + tags.len() as u32;
+    Some(PortSpec {
+        name: port.name.clone(),
+        mac: port.mac.map(|mac| mac.0),
+        mtu: port.mtu,
+        max_len: u16::try_from(max_frame.saturating_sub(header)).unwrap_or(u16::MAX),
+        addresses: given_addresses(false, &port.addresses),
+        sub: Some(SubPort { parent: number(config, parent)?, tags: *tags }),
+        reverse_path: port.urpf,
+        redirects: port.redirects,
+        ..PortSpec::default()
+    })
 }
 
 /// Everything that the configuration of a running daemon may change; the ports in the order in

@@ -36,7 +36,7 @@ pub fn lacks(config: &Config) -> Vec<Problem> {
     if let Some(Err(message)) = config.daemon.socket_group.as_deref().map(group) {
         lacks("daemon.socket_group", message);
     }
-    for port in &config.ports {
+    for port in config.ports.iter().filter(|port| port.sub.is_none()) {
         if let Some(name) = port.device.interface()
             && if_nametoindex(name).is_err()
         {
@@ -126,7 +126,8 @@ fn off_link(config: &Config) -> Vec<(IpNet, IpAddr)> {
 fn networks(config: &Config) -> Option<Vec<IpNet>> {
     let mut nets: Vec<IpNet> = config.ports.iter().flat_map(|port| port.addresses.clone()).collect();
     for port in config.ports.iter().filter(|port| port.addresses.is_empty()) {
-        let name = port.device.interface()?;
+        // Which interface a sub-port is, if any, only the running daemon finds out.
+        let name = port.device.interface().filter(|_| port.sub.is_none())?;
         if_nametoindex(name).ok()?;
         let of_port = getifaddrs().ok()?.filter(|entry| entry.interface_name == name);
         nets.extend(of_port.filter_map(|entry| {

@@ -52,6 +52,7 @@ use crate::{
 
 pub mod confine;
 pub mod machine;
+mod sub_ports;
 pub mod threads;
 
 use confine::{Confinement, UserError};
@@ -201,6 +202,7 @@ impl Daemon {
         let specs: Vec<PortSpec> =
             config.ports.iter().zip(&ports).map(|(c, p)| setup::port_spec(c, &p.info, &p.host)).collect();
         let rings: Vec<usize> = ports.iter().map(|p| p.rx.len()).collect();
+        let sub_ports = sub_ports::keeper_ports(config, &ports, &stats);
         let up = open_tun(&ports);
         confinement.enter(config, user.as_ref())?;
         let (publisher, readers) = Publisher::try_new(Tables::new, count)?;
@@ -223,6 +225,7 @@ impl Daemon {
                     block: stats.block(stats.keeper(), id),
                 }
             });
+        let keeper_ports = keeper_ports.chain(sub_ports);
         let keeper_config = KeeperConfig {
             follow: if follow_kernel { setup::follow(config) } else { None },
             routes: setup::static_routes(config),
@@ -358,11 +361,8 @@ fn raise_barrier(config: &Config, counters: Counters) -> Result<Option<Barrier>,
 }
 
 fn open_ports(config: &Config) -> Result<Vec<Port>, DaemonError> {
-    let requests: Vec<(DeviceSpec, OpenOptions)> = config
-        .ports
-        .iter()
-        .map(|p| (p.device.clone(), OpenOptions { vlans: p.vlans.clone(), ..OpenOptions::default() }))
-        .collect();
+    let with_device = config.ports.iter().filter(|port| port.sub.is_none());
+    let requests: Vec<(DeviceSpec, OpenOptions)> = with_device.map(sub_ports::open_request).collect();
     let ports = device::open_all(&requests)?;
     for (port, config) in ports.iter().zip(&config.ports) {
         let rings = port.rx.len().max(port.tx.len());

@@ -58,6 +58,23 @@ pub(super) const BAD: &[(&str, &str)] = &[
     ),
     ("[[port]]\nname = \"a\"\nvlans = [5, 5]", "f:3: port.vlans: 5 is given twice; remove one"),
     (
+        "[[port]]\nname = \"a\"\nvlans = [\"7.s8\"]",
+        "f:3: port.vlans: \"7.s8\" is no VLAN; write 100, \"s200\" for a service tag (802.1ad), or \"s200.100\" for a tag in it",
+    ),
+    ("[[port]]\nname = \"a\"\nvlans = [true]", "f:3: port.vlans: found boolean; write a VLAN, 100"),
+    (
+        "[[port]]\nname = \"a\"\nvlans = [5]\n[[port]]\nname = \"a.5\"\ndevice = \"xdp:b\"",
+        "f:6: port.device: a sub-port has the device of port \"a\"; remove this",
+    ),
+    (
+        "[[port]]\nname = \"interface\"\nvlans = [\"s200.100\"]",
+        "f:3: port.vlans: \"interface.s200.100\" is longer than 15 bytes; give the port a shorter name",
+    ),
+    (
+        "[[port]]\nname = \"a\"\naddresses = [\"10.0.0.1/24\"]\nvlans = [5]\n[[port]]\nname = \"a.5\"\naddresses = [\"10.0.0.1/24\"]",
+        "f:7: port.addresses: 10.0.0.1 is an address of a already; remove one",
+    ),
+    (
         "[[port]]\nname = \"a\"\nvlans = [4095]",
         "f:3: port.vlans: 4095 is out of range; write a whole number from 1 to 4094",
     ),
@@ -67,8 +84,8 @@ pub(super) const BAD: &[(&str, &str)] = &[
         "f:4: port.name: \"a\" is a port on line 2 already; rename one",
     ),
     (
-        "[[port]]\nname = \"a\"\nvlans = [7]\n[[port]]\nname = \"a.7\"",
-        "f:5: port.name: \"a.7\" is a port on line 3 already; rename one",
+        "[[port]]\nname = \"a\"\nvlans = [7]\n[[port]]\nname = \"a.7\"\n[[port]]\nname = \"a.7\"",
+        "f:7: port.name: has a section on line 5 already; remove one",
     ),
     (
         "[[port]]\nname = \"a\"\ndevice = \"xdp:e\"\n[[port]]\nname = \"b\"\ndevice = \"xdp:e\"",

@@ -301,6 +301,9 @@ impl Work {
         if changes.local {
             self.tell_local();
         }
+        if !changes.ports.is_empty() {
+            self.tell_vlans();
+        }
         if !changes.next_hops.is_empty() || !changes.prefixes4.is_empty() || !changes.prefixes6.is_empty() {
             for worker in &self.workers {
                 (worker.call)();
@@ -383,6 +386,15 @@ impl Work {
         for port in &mut self.ports {
             if let Err(e) = port.control.set_local(&addresses) {
                 log::error!("{}: cannot set the host's addresses: {e}", port.device);
+            }
+        }
+    }
+
+    /// Tells the devices which VLANs are the rings', and whether the host has a part in them.
+    fn tell_vlans(&mut self) {
+        for (id, port) in (0..).zip(&mut self.ports) {
+            if let Err(e) = port.control.set_vlans(&self.rib.vlans(id)) {
+                log::error!("{}: cannot set its VLANs: {e}", port.device);
             }
         }
     }

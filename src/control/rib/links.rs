@@ -1,8 +1,12 @@
 //! Links and addresses, and the ports that stand on them.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use ipnet::IpNet;
+use netmap::device::Vlan;
 
 use super::{InRib, PortSpec, Rib, RibPort, own_index, paths::PathKey};
 use crate::control::kernel::{Address, Index, Link, NextHopObject, Parts, VlanLink};
@@ -126,6 +130,19 @@ impl Rib {
     fn sub_ports(&self, parent: PortId) -> Vec<PortId> {
         let of_parent = |entry: &RibPort| entry.spec.sub.is_some_and(|sub| sub.parent == parent);
         (0..).zip(&self.ports).filter(|(_, entry)| of_parent(entry)).map(|(port, _)| port).collect()
+    }
+
+    /// How the frames of a port's VLANs are shared between the rings and the host.
+    pub fn vlans(&self, port: PortId) -> Vec<Vlan> {
+        let mut vlans: BTreeMap<u16, Vlan> = BTreeMap::new();
+        for entry in self.sub_ports(port).into_iter().filter_map(|sub| self.ports.get(usize::from(sub))) {
+            let Some(SubPort { tags, .. }) = entry.spec.sub else { continue };
+            let id = tags.outer.vlan;
+            let vlan = vlans.entry(id).or_insert(Vlan { id, host: true, stacked: false });
+            vlan.host &= entry.index.is_some();
+            vlan.stacked |= tags.inner.is_some();
+        }
+        vlans.into_values().collect()
     }
 
     /// Works out anew where paths over the sub-ports of the port behind an interface lead.
