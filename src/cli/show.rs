@@ -266,7 +266,7 @@ mod tests {
             { "to": "0.0.0.0/0", "type": "unicast", "source": "static", "via": [
                 { "gateway": "203.0.113.1", "port": "wan", "device": null, "weight": 2 },
                 { "gateway": null, "port": null, "device": "wg0", "weight": 1 }] },
-            { "to": "10.1.0.0/16", "type": "unicast", "source": "static", "active": false, "reason": "port b is down",
+            { "to": "11.0.0.0/8", "type": "unicast", "source": "static", "active": false, "reason": "port b is down",
               "via": [{ "gateway": "203.0.113.9", "port": null, "device": null, "weight": 1 }] },
             { "to": "10.0.0.0/8", "type": "blackhole", "source": "kernel", "via": [] },
         ]);
@@ -275,7 +275,7 @@ mod tests {
             "to          via          port              weight  type       source\n\
              0.0.0.0/0   203.0.113.1  wan                    2  unicast    static\n\
             \u{20}           on link      wg0 (the host's)       1  unicast    static\n\
-             10.1.0.0/16  203.0.113.9  -                      1  unicast    static, inactive: port b is down\n\
+             11.0.0.0/8  203.0.113.9  -                      1  unicast    static, inactive: port b is down\n\
              10.0.0.0/8  -            -                      -  blackhole  kernel\n"
         );
     }
