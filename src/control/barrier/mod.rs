@@ -3,7 +3,7 @@
 //!
 //! Without it, whoever filters would be open whenever the daemon is not there: before its first
 //! port is open, when it was killed, and while it is started again. So before the first port opens,
-//! a filter of the kernel's own ([`system`]) drops what the kernel itself would forward into and out
+//! a filter of the kernel's own (`nft`, `pf`) drops what the kernel itself would forward into and out
 //! of the ports. It is the kernel's, so it outlives every end of the daemon but the one that the
 //! operator asks for, and the next start takes over what a killed daemon has left. It does not touch
 //! packets for the host itself and from it.

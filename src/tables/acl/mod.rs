@@ -1,9 +1,9 @@
 //! The access rules, compiled: which packets may pass.
 //!
 //! The first rule that fits a packet decides; one that none fits passes. Rules are taken apart
-//! into *entries*, one for each combination of what their lists name ([`entry`]), and the entries
-//! of one family into a decision tree ([`build`]) that a whole burst goes down together
-//! ([`search`]): a few loads and one comparison of eight entries for most packets, however many
+//! into *entries*, one for each combination of what their lists name (`entry`), and the entries
+//! of one family into a decision tree (`build`) that a whole burst goes down together
+//! (`search`): a few loads and one comparison of eight entries for most packets, however many
 //! rules there are.
 //!
 //! Two classifiers stand beside each other for each family. The first is for packets whose ports

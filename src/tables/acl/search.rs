@@ -117,18 +117,18 @@ impl<const K: usize> Classifier<K> {
                 unsafe { self.search_avx2(keys, found) };
                 continue;
             }
-            self.search_burst(keys, found);
+            self.search_burst::<false>(keys, found);
         }
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,popcnt,bmi1,bmi2")]
     unsafe fn search_avx2(&self, keys: &[[u32; K]], found: &mut [u32]) {
-        self.search_burst(keys, found);
+        self.search_burst::<true>(keys, found);
     }
 
     #[inline(always)]
-    fn search_burst(&self, keys: &[[u32; K]], found: &mut [u32]) {
+    fn search_burst<const WIDE: bool>(&self, keys: &[[u32; K]], found: &mut [u32]) {
         let n = keys.len().min(TOGETHER);
         found[..n].fill(self.otherwise);
         for (root, &depth) in self.depths.iter().enumerate() {
@@ -145,7 +145,7 @@ impl<const K: usize> Classifier<K> {
                 }
             }
             for ((place, key), found) in places.iter().zip(&keys[..n]).zip(found.iter_mut()) {
-                let rule = self.in_leaf(*place, key);
+                let rule = self.in_leaf::<WIDE>(*place, key);
                 *found = rule.min(*found);
             }
         }
@@ -153,10 +153,10 @@ impl<const K: usize> Classifier<K> {
 
     /// The rule of the first entry of a leaf that fits, or the greatest number.
     #[inline(always)]
-    fn in_leaf(&self, place: Place, key: &[u32; K]) -> u32 {
+    fn in_leaf<const WIDE: bool>(&self, place: Place, key: &[u32; K]) -> u32 {
         let (first, blocks) = (place.first_block(), place.blocks());
         for n in 0..blocks as usize {
-            let fits = fits(&self.blocks[first + n], key);
+            let fits = fits::<K, WIDE>(&self.blocks[first + n], key);
             if fits != 0 {
                 return self.tails[first + n].rules[fits.trailing_zeros() as usize % LANES];
             }
@@ -169,7 +169,7 @@ impl<const K: usize> Classifier<K> {
     fn in_long_leaf(&self, mut at: usize, key: &[u32; K]) -> u32 {
         while self.tails[at].more {
             at += 1;
-            let fits = fits(&self.blocks[at], key);
+            let fits = fits::<K, false>(&self.blocks[at], key);
             if fits != 0 {
                 return self.tails[at].rules[fits.trailing_zeros() as usize % LANES];
             }
@@ -184,20 +184,26 @@ impl<const K: usize> Classifier<K> {
 }
 
 /// One bit for each of the eight entries that fits. Written so that the compiler makes vector
-/// instructions of it.
+/// instructions of it; how to gather the bits it has to be told.
 #[inline(always)]
-fn fits<const K: usize>(block: &Block<K>, key: &[u32; K]) -> u32 {
+fn fits<const K: usize, const WIDE: bool>(block: &Block<K>, key: &[u32; K]) -> u32 {
     let ports = K - 2;
     let (from, to) = (key[ports] >> 16, key[ports] & 0xffff);
     let mut differs = [0u32; LANES];
-    for lane in 0..LANES {
-        let (sources, destinations) = (block.value[ports][lane], block.mask[ports][lane]);
-        differs[lane] = beyond(from, sources) | beyond(to, destinations);
+    let ranges = block.value[ports].iter().zip(&block.mask[ports]);
+    for (differs, (sources, destinations)) in differs.iter_mut().zip(ranges) {
+        *differs = beyond(from, *sources) | beyond(to, *destinations);
     }
     for word in (0..ports).chain([K - 1]) {
-        for lane in 0..LANES {
-            differs[lane] |= (key[word] ^ block.value[word][lane]) & block.mask[word][lane];
+        let entries = block.value[word].iter().zip(&block.mask[word]);
+        for (differs, (value, mask)) in differs.iter_mut().zip(entries) {
+            *differs |= (key[word] ^ value) & mask;
         }
+    }
+    #[cfg(target_arch = "x86_64")]
+    if WIDE {
+        // SAFETY: only `search_avx2` asks for it, and has the instructions.
+        return unsafe { zeroes_avx2(&differs) };
     }
     let mut fits = 0;
     for (lane, differs) in differs.iter().enumerate() {
@@ -212,4 +218,17 @@ fn beyond(port: u32, range: u32) -> u32 {
     // Both sides have 16 bits: a signed comparison is right, and the one that AVX2 has.
     let (above, span) = (port.wrapping_sub(range) & 0xffff, range >> 16);
     u32::from(above as i32 > span as i32)
+}
+
+/// One bit for each of the eight that is 0.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+#[inline]
+fn zeroes_avx2(words: &[u32; LANES]) -> u32 {
+    use std::arch::x86_64::{
+        _mm256_castsi256_ps, _mm256_cmpeq_epi32, _mm256_loadu_si256, _mm256_movemask_ps, _mm256_setzero_si256,
+    };
+    // SAFETY: eight words are 32 bytes; the load asks for no alignment.
+    let words = unsafe { _mm256_loadu_si256(words.as_ptr().cast()) };
+    _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(words, _mm256_setzero_si256()))) as u32
 }
