@@ -35,6 +35,14 @@ pub enum Command {
     Replay(ReplayArgs),
     /// Route made-up traffic inside this process, and show the live counter
     Demo,
+    /// Show ports, rates, verdicts and workers on a full screen, until q
+    Top(TopArgs),
+    /// Print the completions of a shell, for packages
+    #[command(hide = true)]
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
 }
 
 /// Arguments of `stat`.
@@ -64,6 +72,15 @@ pub struct StatArgs {
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     pub help: Option<bool>,
+}
+
+/// Arguments of `top`.
+#[derive(clap::Args, Debug)]
+pub struct TopArgs {
+    /// Seconds between two looks
+    #[arg(short = 'w', value_name = "SECONDS", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub wait: u32,
 }
 
 /// Arguments of `show`.
@@ -214,7 +231,7 @@ mod tests {
                 (None, None) => String::new(),
             }
         });
-        let below = command.get_subcommands().flat_map(|sub| {
+        let below = command.get_subcommands().filter(|sub| !sub.is_hide_set()).flat_map(|sub| {
             let mut list = words(sub);
             list.push(format!("Cm {}", sub.get_name()));
             list

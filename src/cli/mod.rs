@@ -18,6 +18,7 @@ use sweepd::{
 mod args;
 mod check;
 mod client;
+mod completions;
 mod demo;
 mod logging;
 mod manager;
@@ -28,6 +29,7 @@ mod show;
 mod signals;
 mod stat;
 mod table;
+mod top;
 
 use args::{Args, Command};
 
@@ -90,6 +92,8 @@ fn dispatch(args: &Args) -> Result<(), Failure> {
         Command::Reload => reload::reload(&config::load_runtime_dir(&args.config)?),
         Command::Replay(replay) => replay::replay(load(args)?, replay),
         Command::Demo => demo::demo(),
+        Command::Top(top) => top::top(top, &config::load_runtime_dir(&args.config)?),
+        Command::Completions { shell } => completions::completions(*shell),
     }
 }
 

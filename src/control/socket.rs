@@ -116,6 +116,7 @@ impl Bound {
             Ok(_) if UnixStream::connect(path).is_ok() => return Err(SocketError::Running(path.to_owned())),
             _ => {}
         }
+        remove_leftovers(path);
         // Under another name until it is theirs and nobody else's.
         let new = path.with_extension(format!("{}.new", std::process::id()));
         let _ = fs::remove_file(&new);
@@ -167,6 +168,20 @@ impl Drop for Bound {
         let there = fs::symlink_metadata(&self.path);
         if there.is_ok_and(|there| (there.dev(), there.ino()) == self.identity) {
             let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Removes sockets of daemons that were killed before they gave them their name.
+fn remove_leftovers(path: &Path) {
+    let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else { return };
+    for entry in path.parent().into_iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().flatten() {
+        let name = entry.file_name();
+        let pid =
+            name.to_str().and_then(|name| name.strip_prefix(stem)?.strip_prefix('.')?.strip_suffix(".new"));
+        let pid = pid.and_then(|pid| pid.parse().ok()).map(nix::unistd::Pid::from_raw);
+        if pid.is_some_and(|pid| nix::sys::signal::kill(pid, None) == Err(nix::errno::Errno::ESRCH)) {
+            let _ = fs::remove_file(entry.path());
         }
     }
 }

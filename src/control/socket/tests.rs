@@ -315,3 +315,18 @@ fn the_socket_is_given_to_whom_the_configuration_names() {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "something is left behind");
     }
 }
+
+#[test]
+fn what_was_killed_in_the_middle_is_cleared_away_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = |name: String| dir.path().join(name);
+    // No process has that number: it is above every limit.
+    let dead = here("control.2147483647.new".into());
+    let others = [here(format!("control.{}.new", 1)), here("control.new".into()), here("stats.5.new".into())];
+    for path in others.iter().chain([&dead]) {
+        fs::write(path, "").unwrap();
+    }
+    let _bound = Bound::new(&dir.path().join("control.sock"), Access::default()).unwrap();
+    assert!(!dead.exists());
+    assert!(others.iter().all(|path| path.exists()));
+}
