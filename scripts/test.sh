@@ -153,6 +153,16 @@ scripts() {
     return $wrong
 }
 
+# The rc.d script with a stand-in for rc.subr, and the port's lists.
+ports() {
+    scripts/test-rc.sh && scripts/freebsd-port.sh check
+}
+
+# A Debian package of the debug binary: made, looked at, installed, upgraded and removed.
+debian() {
+    scripts/test-deb.sh "$target/debug/sweepd"
+}
+
 # What `make install` leaves behind, in a folder of its own.
 installed() {
     local root wrong=0 file
@@ -187,6 +197,8 @@ step manuals manuals
 step makefile makefile
 step scripts scripts
 step install installed
+step ports ports
+step debian debian
 
 # What root has built in somebody's name is theirs.
 [ -z "${SUDO_UID:-}" ] || chown -R "$SUDO_UID:$SUDO_GID" "$target"
