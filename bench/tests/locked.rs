@@ -8,12 +8,14 @@ use std::sync::Arc;
 use sweepd::{
     forward::burst::Burst,
     tables::{
+        Timeouts,
         acl::{Acl, Compiled, Rule},
+        masquerade::{self, Masquerade},
         prefixes::{Prefixes4, Prefixes6},
     },
 };
 use sweepd_bench::{
-    rig::{Headers, Rig},
+    rig::{Headers, OUT_PORTS, Rig},
     stepper::{self, Counts},
     traffic,
 };
@@ -121,4 +123,46 @@ fn new_tables_are_taken_without_a_lock_as_well() {
     })
     .unwrap();
     assert_nothing_shared(counts);
+}
+
+/// Instructions that one packet of a known flow may take in an optimised build.
+const TRANSLATED: u64 = 700;
+
+#[test]
+fn translating_known_flows_takes_nothing_shared() {
+    let (v4, v6) = routes();
+    let mut rig = Rig::new(&v4, &v6).unwrap();
+    rig.set_flows(traffic::frames4(&v4, 1000, 3), Headers::Cached);
+    rig.worker.reader.offline();
+    rig.publisher.as_mut().expect("of its own").publish(|tables| {
+        let rule = |out: u16| masquerade::Rule {
+            out,
+            from: Vec::new(),
+            to: vec![[203, 0, 113, out as u8].into()],
+            first: 1024,
+            last: 32767,
+            timeouts: Timeouts::default(),
+            open: false,
+            inbound_refresh: false,
+            quota: 0,
+            log: false,
+        };
+        tables.masquerade = Masquerade::new((1..=OUT_PORTS).map(rule).collect(), Vec::new(), Vec::new());
+        tables.keeps_flows = true;
+    });
+    // The first packet of every flow takes the careful path.
+    let mut burst = Burst::default();
+    for _ in 0..64 {
+        rig.refill(PACKETS);
+        rig.worker.sweep(&mut burst);
+    }
+    let flows = rig.worker.slow.flows.len();
+    assert!(flows > 900, "{flows}");
+    let counts = steady_sweep(&mut rig);
+    assert_eq!(rig.worker.slow.flows.len(), flows);
+    assert_eq!((counts.locked, counts.fences, counts.syscalls), (0, 0, 0), "{counts:?}");
+    println!("{:.1} instructions a packet", counts.instructions as f64 / f64::from(PACKETS));
+    if !cfg!(debug_assertions) {
+        assert!(counts.instructions < TRANSLATED * u64::from(PACKETS), "{counts:?}");
+    }
 }

@@ -110,10 +110,16 @@ pub enum What {
     },
     /// The neighbours on ports
     Neighbors,
-    /// The flows
-    Flows,
-    /// The masquerade's mappings
-    Masquerade,
+    /// The flows, those that fit: `tcp 10.0.0.7 443`
+    Flows {
+        /// A protocol, an address, a prefix, a port number: all that are given have to fit
+        filter: Vec<String>,
+    },
+    /// The masquerade's mappings, those that fit, and the ports that are taken
+    Masquerade {
+        /// A protocol, an address, a prefix, a port number: all that are given have to fit
+        filter: Vec<String>,
+    },
     /// The rules and how often they fitted
     Acl,
     /// How packets ended
@@ -129,8 +135,8 @@ impl What {
             Self::Ports => "ports",
             Self::Routes { .. } => "routes",
             Self::Neighbors => "neighbors",
-            Self::Flows => "flows",
-            Self::Masquerade => "masquerade",
+            Self::Flows { .. } => "flows",
+            Self::Masquerade { .. } => "masquerade",
             Self::Acl => "acl",
             Self::Verdicts => "verdicts",
             Self::Tables => "tables",

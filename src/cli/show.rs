@@ -21,6 +21,9 @@ pub fn show(args: &ShowArgs, runtime_dir: &Path) -> Result<(), Failure> {
     if let What::Routes { address: Some(address), .. } = args.what {
         request["address"] = json!(address);
     }
+    if let What::Flows { filter } | What::Masquerade { filter } = &args.what {
+        request["filter"] = json!(filter.join(" "));
+    }
     let compares = matches!(args.what, What::Routes { diff: true, .. });
     if compares {
         request["diff"] = json!(true);
@@ -42,9 +45,9 @@ fn render(what: &What, data: &Value) -> String {
         What::Neighbors => neighbors(data),
         What::Verdicts => verdicts(data),
         What::Tables => pairs(data),
-        // No shape is promised yet: whatever comes is shown.
         What::Acl => acl(data),
-        What::Flows | What::Masquerade => format!("{data:#}\n"),
+        What::Flows { .. } => flows(data),
+        What::Masquerade { .. } => mappings(data),
     }
 }
 
@@ -173,6 +176,58 @@ fn route(data: &Value) -> String {
         cell(&data["verdict"]),
     ]);
     table.render()
+}
+
+/// An address and its port, if it has one.
+fn end(row: &Value, address: &str, port: &str) -> Cell {
+    match (row[address].as_str(), row[port].as_u64()) {
+        (Some(address), Some(port)) if address.contains(':') => Cell::Text(format!("[{address}]:{port}")),
+        (Some(address), Some(port)) => Cell::Text(format!("{address}:{port}")),
+        _ => cell(&row[address]),
+    }
+}
+
+/// How many of how many are shown.
+fn shown(data: &Value, rows: usize) -> String {
+    let (matched, total) = (data["matched"].as_u64().unwrap_or(0), data["total"].as_u64().unwrap_or(0));
+    format!("{rows} shown, {matched} fit, {total} in all\n")
+}
+
+fn flows(data: &Value) -> String {
+    let mut table = Table::new(&["protocol", "from", "to", "outside", "port", "state", "idle s", "worker"]);
+    for row in rows(&data["flows"]) {
+        table.row([
+            cell(&row["protocol"]),
+            end(row, "from", "from_port"),
+            end(row, "to", "to_port"),
+            end(row, "outside", "outside_port"),
+            cell(&row["out"]),
+            cell(&row["state"]),
+            cell(&row["idle"]),
+            cell(&row["worker"]),
+        ]);
+    }
+    format!("{}{}", table.render(), shown(data, rows(&data["flows"]).count()))
+}
+
+fn mappings(data: &Value) -> String {
+    let mut table = Table::new(&["protocol", "inside", "outside", "port", "flows", "worker"]);
+    for row in rows(&data["mappings"]) {
+        table.row([
+            cell(&row["protocol"]),
+            end(row, "inside", "inside_port"),
+            end(row, "outside", "outside_port"),
+            cell(&row["out"]),
+            cell(&row["flows"]),
+            cell(&row["worker"]),
+        ]);
+    }
+    let mut used = Table::new(&["address", "protocol", "ports taken", "worker"]);
+    for row in rows(&data["used"]) {
+        used.row(["address", "protocol", "ports", "worker"].map(|key| cell(&row[key])));
+    }
+    let count = rows(&data["mappings"]).count();
+    format!("{}{}\n{}", table.render(), shown(data, count), used.render())
 }
 
 fn neighbors(data: &Value) -> String {
@@ -316,6 +371,19 @@ mod tests {
         );
     }
 
+    #[test]
+    fn flows_show_their_ends_and_how_many_there_are() {
+        let data = json!({ "total": 3, "matched": 1, "flows": [{ "protocol": "udp", "from": "10.0.0.7",
+            "from_port": 4000, "to": "2001:db8::1", "to_port": 53, "outside": null, "outside_port": null,
+            "out": null, "state": "answered", "idle": 2, "worker": 0 }] });
+        assert_eq!(
+            render(&What::Flows { filter: Vec::new() }, &data),
+            "protocol  from           to                outside  port  state     idle s  worker\n\
+             udp       10.0.0.7:4000  [2001:db8::1]:53  -        -     answered       2       0\n\
+             1 shown, 1 fit, 3 in all\n"
+        );
+    }
+
     fn any_json() -> impl Strategy<Value = Value> {
         let word = prop::sample::select(vec![
             "name",
@@ -348,7 +416,8 @@ mod tests {
         fn whatever_the_daemon_sends_is_shown_without_a_panic(data in any_json()) {
             for what in [What::Ports, What::Routes { address: None, diff: false },
                 What::Routes { address: None, diff: true },
-                What::Routes { address: Some([10, 0, 0, 1].into()), diff: false }, What::Neighbors, What::Flows, What::Verdicts, What::Acl,
+                What::Routes { address: Some([10, 0, 0, 1].into()), diff: false }, What::Neighbors, What::Flows { filter: Vec::new() },
+                What::Masquerade { filter: Vec::new() }, What::Verdicts, What::Acl,
                 What::Tables]
             {
                 let text = render(&what, &data);

@@ -46,6 +46,12 @@ impl Config {
             let how = if self.daemon.source_routes { "followed" } else { "refused" };
             news.push(format!("source routes are {how}"));
         }
+        let translation = |config: &Config| {
+            (config.masquerades.clone(), config.forward_ports.clone(), config.one_to_ones.clone())
+        };
+        if translation(old) != translation(self) {
+            news.push("other rules of address translation".into());
+        }
         if old.kernel != self.kernel {
             news.push(if self.kernel.routes {
                 format!("the kernel's table {} is followed", self.kernel.table)
@@ -97,8 +103,9 @@ fn refused(old: &Config, new: &Config) -> Vec<Problem> {
         routes: _,
         neighbors: _,
         acls: _,
-        masquerades,
-        forward_ports,
+        masquerades: _,
+        forward_ports: _,
+        one_to_ones: _,
         warnings: _,
         digest: _,
         uses: _,
@@ -106,8 +113,6 @@ fn refused(old: &Config, new: &Config) -> Vec<Problem> {
     let mut refusals = Refusals { file, list: Vec::new() };
     refused_of_daemon(&old.daemon, daemon, &mut refusals);
     refused_of_ports(&old.ports, ports, &mut refusals);
-    refusals.unless("masquerade", old.masquerades == *masquerades, "restart to change masquerading");
-    refusals.unless("forward_port", old.forward_ports == *forward_ports, "restart to change forwarded ports");
     refusals.list
 }
 
@@ -141,7 +146,9 @@ fn refused_of_daemon(old: &Daemon, new: &Daemon, refusals: &mut Refusals<'_>) {
         idle,
         icmp: _,
         source_routes: _,
+        flows,
     } = new;
+    refusals.unless("daemon.flows", old.flows == *flows, "restart to change the room for flows");
     refusals.unless("daemon.cpus", old.cpus == *cpus, "restart to change the workers' cores");
     refusals.unless("daemon.runtime_dir", old.runtime_dir == *runtime_dir, "restart to change the directory");
     let message = "restart to change whose the control socket is";

@@ -22,6 +22,11 @@ pub const KERNEL_TABLE: u32 = 254;
 #[cfg(target_os = "freebsd")]
 pub const KERNEL_TABLE: u32 = 0;
 
+/// Flows that a worker has room for, unless the file says otherwise.
+pub const DEFAULT_FLOWS: usize = 1 << 21;
+/// Most flows that the file may ask for.
+const MAX_FLOWS: i64 = 8_000_000;
+
 /// `[daemon]`
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Daemon {
@@ -45,6 +50,8 @@ pub struct Daemon {
     pub icmp: IcmpLimit,
     /// Whether IPv4 source routes are followed.
     pub source_routes: bool,
+    /// Flows that each worker has room for.
+    pub flows: usize,
 }
 
 impl Default for Daemon {
@@ -60,6 +67,7 @@ impl Default for Daemon {
             idle: Idle::Adaptive,
             icmp: IcmpLimit::default(),
             source_routes: false,
+            flows: DEFAULT_FLOWS,
         }
     }
 }
@@ -121,6 +129,7 @@ pub(super) fn read_daemon(
         rate: read_count(section, problems, "icmp_rate").unwrap_or(usual.rate),
         burst: read_count(section, problems, "icmp_burst").unwrap_or(usual.burst),
     };
+    let flows = section.read(problems, "flows", |v| value::integer(v, 1024..=MAX_FLOWS));
     let source_routes = section.read(problems, "source_routes", value::boolean);
     let mut note = |feature, used: bool, key: &str| {
         if used {
@@ -141,6 +150,7 @@ pub(super) fn read_daemon(
         idle: idle.map_or(Idle::Adaptive, |placed| placed.value),
         icmp,
         source_routes: source_routes.is_some_and(|placed| placed.value),
+        flows: flows.and_then(|placed| usize::try_from(placed.value).ok()).unwrap_or(DEFAULT_FLOWS),
     };
     (daemon, on_exit)
 }

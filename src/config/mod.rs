@@ -43,7 +43,7 @@ mod value;
 
 pub use acl::{Acl, Action, State};
 pub use daemon::{Daemon, Idle, KERNEL_TABLE, Kernel, OnExit, RUNTIME_DIR};
-pub use nat::{ForwardPort, Masquerade, Protocol};
+pub use nat::{ForwardPort, Masquerade, OneToOne, Protocol};
 pub use port::{NAME_MAX, Port, Sub};
 pub use problem::{ConfigErrors, Problem};
 pub use route::{NEXT_HOPS_MAX, Neighbor, NextHop, Route, Target};
@@ -93,6 +93,8 @@ pub struct Config {
     pub masquerades: Vec<Masquerade>,
     /// `[[forward_port]]`, in the order of the file.
     pub forward_ports: Vec<ForwardPort>,
+    /// `[[one_to_one]]`, in the order of the file.
+    pub one_to_ones: Vec<OneToOne>,
     /// What is probably not meant, in the order of the file.
     pub warnings: Vec<Problem>,
     /// The [`digest`] of the text that it was read from.
@@ -291,15 +293,20 @@ fn read_all(root: &DeTable<'_>, name: &str, problems: &mut Problems<'_>) -> Conf
     for section in sections(root, &schema::MASQUERADE, problems) {
         nat::read_masquerade(&section, &ports, problems, &mut uses, &mut masquerades);
     }
+    let mut one_to_ones = Vec::new();
+    for section in sections(root, &schema::ONE_TO_ONE, problems) {
+        nat::read_one_to_one(&section, &ports, problems, &mut one_to_ones);
+    }
     let mut forward_ports = Vec::new();
     for section in sections(root, &schema::FORWARD_PORT, problems) {
-        nat::read_forward_port(&section, &ports, problems, &mut uses, &mut forward_ports);
+        nat::read_forward_port(&section, &ports, problems, &mut forward_ports);
     }
     if problems.errors() == 0 {
         nat::refuse_bare_forwards(&forward_ports, &masquerades, problems);
     }
     let checks_sources = ports.list.iter().any(|port| port.urpf != ReversePath::Off);
-    let filters = !acls.list.is_empty() || uses.has(Feature::Masquerade) || checks_sources;
+    let translates = uses.has(Feature::Masquerade) || !one_to_ones.is_empty();
+    let filters = !acls.list.is_empty() || translates || checks_sources;
     // Not fail-open: who filters does not want the kernel to forward unfiltered afterwards.
     daemon.on_exit = on_exit.unwrap_or(if filters { OnExit::Drop } else { OnExit::Forward });
     let config = Config {
@@ -311,6 +318,7 @@ fn read_all(root: &DeTable<'_>, name: &str, problems: &mut Problems<'_>) -> Conf
         neighbors: neighbors.list,
         acls: acls.list,
         masquerades,
+        one_to_ones,
         forward_ports: forward_ports.into_iter().map(|placed| placed.value).collect(),
         warnings: Vec::new(),
         digest: 0,

@@ -1,4 +1,5 @@
-//! `[[masquerade]]` and `[[forward_port]]`: many hosts behind one address, and the way back in.
+//! `[[masquerade]]`, `[[forward_port]]` and `[[one_to_one]]`: many hosts behind one address, and the
+//! ways back in.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4},
@@ -34,8 +35,29 @@ pub struct Masquerade {
     pub udp_timeout: Duration,
     /// How long an established TCP connection outlives its last packet.
     pub tcp_timeout: Duration,
+    /// How long a TCP connection that is beginning, ending or broken off outlives its last packet.
+    pub tcp_transitory_timeout: Duration,
     /// How long an ICMP query's mapping outlives its last packet.
     pub icmp_timeout: Duration,
+    /// Whether anybody outside may use a mapping, and not only those that the inside has talked to.
+    pub open: bool,
+    /// Whether packets from outside keep a flow alive as well.
+    pub inbound_refresh: bool,
+    /// Most flows of one host inside; none: no limit.
+    pub quota: Option<u32>,
+    /// Whether new and ended mappings are logged.
+    pub log: bool,
+}
+
+/// `[[one_to_one]]`
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OneToOne {
+    /// The port towards the world.
+    pub out: String,
+    /// The host.
+    pub inside: Ipv4Addr,
+    /// Its address outside.
+    pub outside: Ipv4Addr,
 }
 
 /// `[[forward_port]]`
@@ -89,11 +111,23 @@ pub(super) fn read_masquerade(
         problems.error(pool.at, section.path("ports"), message);
     }
     let announce = section.read(problems, "announce", value::boolean).is_some_and(|announce| announce.value);
+    if announce {
+        uses.note(problems, Feature::Announce, section.at, section.path("announce"));
+    }
+    let words = [("address-and-port", false), ("endpoint-independent", true)];
+    let open =
+        section.read(problems, "filtering", |v| value::choice(v, &words)).is_some_and(|open| open.value);
+    let inbound_refresh =
+        section.read(problems, "inbound_refresh", value::boolean).is_some_and(|on| on.value);
+    let quota = section.read(problems, "quota", |v| value::integer(v, 1..=8_000_000));
+    let log = section.read(problems, "log", value::boolean).is_some_and(|on| on.value);
     let minute = |n: u64| Duration::from_secs(60 * n);
     let udp_timeout =
         timeout(section, problems, "udp_timeout", minute(5), (minute(2), "2m", "RFC 4787 REQ-5"));
     let tcp_timeout =
         timeout(section, problems, "tcp_timeout", minute(124), (minute(124), "2h4m", "RFC 5382 REQ-5"));
+    let tcp_transitory_timeout =
+        timeout(section, problems, "tcp_transitory_timeout", minute(4), (minute(4), "4m", "RFC 5382 REQ-5"));
     let icmp_timeout =
         timeout(section, problems, "icmp_timeout", minute(1), (minute(1), "60s", "RFC 5508 REQ-2"));
     let Some(out) = out else { return };
@@ -105,7 +139,12 @@ pub(super) fn read_masquerade(
         announce,
         udp_timeout,
         tcp_timeout,
+        tcp_transitory_timeout,
         icmp_timeout,
+        open,
+        inbound_refresh,
+        quota: quota.and_then(|quota| u32::try_from(quota.value).ok()),
+        log,
     });
 }
 
@@ -118,6 +157,12 @@ fn timeout(
     (least, text, source): (Duration, &str, &str),
 ) -> Duration {
     let Some(Placed { at, value }) = section.read(problems, key, value::duration) else { return default };
+    // Half of what the loop's clock can tell apart.
+    let longest = Duration::from_secs(20 * 24 * 3600);
+    if value > longest {
+        problems.error(at, section.path(key), "longer than 20d; write less");
+        return default;
+    }
     if value < least {
         let message = format!("shorter than {text}, which {source} asks for; connections may break");
         problems.warn(at, section.path(key), message);
@@ -130,10 +175,8 @@ pub(super) fn read_forward_port(
     section: &Reader<'_>,
     ports: &Ports,
     problems: &mut Problems<'_>,
-    uses: &mut Uses,
     list: &mut Vec<Placed<ForwardPort>>,
 ) {
-    uses.note(problems, Feature::ForwardPort, section.at, "forward_port".into());
     let in_port =
         section.require(problems, "in", "in = \"...\", the port towards the world", |v| ports.reference(v));
     let words = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
@@ -154,6 +197,38 @@ pub(super) fn read_forward_port(
         problems.error(port.at, section.path("port"), message);
     }
     list.push(Placed { at: in_port.at, value: forward });
+}
+
+/// Reads one `[[one_to_one]]` into `list`.
+pub(super) fn read_one_to_one(
+    section: &Reader<'_>,
+    ports: &Ports,
+    problems: &mut Problems<'_>,
+    list: &mut Vec<OneToOne>,
+) {
+    let out =
+        section.require(problems, "out", "out = \"...\", the port towards the world", |v| ports.reference(v));
+    let inside = section.require(problems, "inside", "inside = \"10.0.0.7\"", host4);
+    let outside = section.require(problems, "outside", "outside = \"203.0.113.7\"", host4);
+    let (Some(out), Some(inside), Some(outside)) = (out, inside, outside) else { return };
+    for (key, placed, taken) in [
+        ("inside", &inside, list.iter().any(|other| other.inside == inside.value && other.out == out.value)),
+        ("outside", &outside, list.iter().any(|other| other.outside == outside.value)),
+    ] {
+        if taken {
+            let message = format!("{} has a [[one_to_one]] already; remove one", placed.value);
+            problems.error(placed.at, section.path(key), message);
+        }
+    }
+    list.push(OneToOne { out: out.value, inside: inside.value, outside: outside.value });
+}
+
+/// An IPv4 address.
+fn host4(value: &DeValue<'_>) -> Result<Ipv4Addr, String> {
+    match value::host(value)? {
+        IpAddr::V4(address) => Ok(address),
+        IpAddr::V6(address) => Err(format!("{address} is IPv6, which is not translated; write an IPv4 one")),
+    }
 }
 
 /// The address and the port of a server.

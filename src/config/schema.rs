@@ -28,6 +28,7 @@ pub const DAEMON: Section = Section {
         "icmp_rate",
         "icmp_burst",
         "source_routes",
+        "flows",
     ],
 };
 /// `[kernel]`
@@ -66,15 +67,33 @@ pub const ACL: Section = Section {
 pub const MASQUERADE: Section = Section {
     name: "masquerade",
     list: true,
-    keys: &["out", "from", "to", "ports", "announce", "udp_timeout", "tcp_timeout", "icmp_timeout"],
+    keys: &[
+        "out",
+        "from",
+        "to",
+        "ports",
+        "announce",
+        "filtering",
+        "inbound_refresh",
+        "quota",
+        "log",
+        "udp_timeout",
+        "tcp_timeout",
+        "tcp_transitory_timeout",
+        "icmp_timeout",
+    ],
 };
 /// `[[forward_port]]`
 pub const FORWARD_PORT: Section =
     Section { name: "forward_port", list: true, keys: &["in", "protocol", "port", "to"] };
 
+/// `[[one_to_one]]`
+pub const ONE_TO_ONE: Section =
+    Section { name: "one_to_one", list: true, keys: &["out", "inside", "outside"] };
+
 /// All sections of a file, and [`VIA`], in the order of the manual page.
 pub const ALL: &[&Section] =
-    &[&DAEMON, &KERNEL, &PORT, &ROUTE, &VIA, &NEIGHBOR, &ACL, &MASQUERADE, &FORWARD_PORT];
+    &[&DAEMON, &KERNEL, &PORT, &ROUTE, &VIA, &NEIGHBOR, &ACL, &MASQUERADE, &FORWARD_PORT, &ONE_TO_ONE];
 
 /// The sections at the top of a file.
 pub fn top() -> impl Iterator<Item = &'static Section> {

@@ -10,8 +10,8 @@ pub enum Feature {
     AclState,
     /// `[[masquerade]]`
     Masquerade,
-    /// `[[forward_port]]`
-    ForwardPort,
+    /// `masquerade.announce`
+    Announce,
     /// `daemon.metrics`
     Metrics,
     /// `daemon.user`
@@ -23,7 +23,7 @@ pub enum Feature {
 }
 
 /// The features that are refused. To build one in, remove it here.
-pub const NOT_YET: &[Feature] = &[Feature::AclState, Feature::Masquerade, Feature::ForwardPort];
+pub const NOT_YET: &[Feature] = &[Feature::AclState, Feature::Announce];
 
 /// Where a file uses which feature.
 #[derive(Clone, Default, Debug)]

@@ -25,6 +25,7 @@ idle = "adaptive"
 icmp_rate = 500
 icmp_burst = 50
 source_routes = true
+flows = 100000
 
 [kernel]
 routes = true
@@ -89,8 +90,13 @@ from = ["10.0.0.0/8"]
 to = ["203.0.113.2"]
 ports = "1024-32767"
 announce = true
+filtering = "endpoint-independent"
+inbound_refresh = true
+quota = 1000
+log = true
 udp_timeout = "5m"
 tcp_timeout = "2h4m"
+tcp_transitory_timeout = "4m"
 icmp_timeout = "60s"
 
 [[forward_port]]
@@ -98,6 +104,11 @@ in = "wan"
 protocol = "tcp"
 port = 443
 to = "10.0.0.5:8443"
+
+[[one_to_one]]
+out = "wan"
+inside = "10.0.0.7"
+outside = "203.0.113.7"
 "#;
 
 fn net(text: &str) -> IpNet {
@@ -131,6 +142,7 @@ fn every_key_of_the_schema_has_the_value_that_the_file_gives() {
             idle: Idle::Adaptive,
             icmp: IcmpLimit { rate: 500, burst: 50 },
             source_routes: true,
+            flows: 100_000,
         }
     );
     assert_eq!(config.kernel, Kernel { routes: true, table: 100 });
@@ -209,12 +221,19 @@ fn every_key_of_the_schema_has_the_value_that_the_file_gives() {
             announce: true,
             udp_timeout: Duration::from_secs(300),
             tcp_timeout: Duration::from_secs(7440),
+            tcp_transitory_timeout: Duration::from_secs(240),
             icmp_timeout: Duration::from_secs(60),
+            open: true,
+            inbound_refresh: true,
+            quota: Some(1000),
+            log: true,
         }]
     );
     let to = "10.0.0.5:8443".parse().unwrap();
     let forward = ForwardPort { in_port: "wan".into(), protocol: Protocol::Tcp, port: 443, to };
     assert_eq!(config.forward_ports, [forward]);
+    let (inside, outside) = (Ipv4Addr::new(10, 0, 0, 7), Ipv4Addr::new(203, 0, 113, 7));
+    assert_eq!(config.one_to_ones, [OneToOne { out: "wan".into(), inside, outside }]);
 }
 
 #[test]
@@ -266,9 +285,8 @@ fn what_is_not_built_in_is_refused_by_line_and_key() {
     assert_eq!(
         refused,
         [
-            "f:69: acl.state: is not supported yet; remove it",
-            "f:72: masquerade: is not supported yet; remove it",
-            "f:82: forward_port: is not supported yet; remove it",
+            "f:70: acl.state: is not supported yet; remove it",
+            "f:73: masquerade.announce: is not supported yet; remove it",
         ]
     );
     assert!(parse_supported(FULL, "f").is_err());

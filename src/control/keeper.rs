@@ -18,6 +18,7 @@ use super::{
     follower::Follower,
     kernel::{self, Follow},
     rib::{PortSpec, Rib, StaticNeighbor, StaticRoute},
+    translation::Translation,
 };
 use crate::{
     forward::messages::{ToKeeper, ToWorker},
@@ -89,6 +90,8 @@ pub struct KeeperConfig {
     pub icmp: IcmpLimit,
     /// Whether IPv4 source routes are followed.
     pub source_routes: bool,
+    /// Which addresses are translated.
+    pub translation: Translation,
     /// Makes this router choose differently from others among several next hops.
     pub hash_seed: u64,
     /// Time between two comparisons with everything that the kernel has.
@@ -107,6 +110,7 @@ impl KeeperConfig {
             acl: None,
             icmp: IcmpLimit::default(),
             source_routes: false,
+            translation: Translation::default(),
             hash_seed: 0,
             reconcile: Duration::from_secs(60),
         }

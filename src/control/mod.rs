@@ -7,6 +7,7 @@ mod apply;
 pub mod barrier;
 pub mod buckets;
 pub mod diff;
+pub mod flows;
 mod follower;
 pub mod keeper;
 pub mod kernel;
@@ -20,6 +21,7 @@ pub mod rib;
 pub mod setup;
 pub mod show;
 pub mod socket;
+pub mod translation;
 mod watch;
 
 pub use keeper::{Keeper, KeeperConfig, KeeperError, KeeperPort, Notice, WorkerLine};

@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 
 use super::{
     diff::{Differ, Differences},
+    flows::{self, Filter, Subject},
     keeper::{Query, View},
     reload::{Outcome, Reloads, Trigger},
     show::{self, Cursor},
 };
-use crate::{plain::plain, stats::file::StatsFile};
+use crate::{forward::assembly::WorkerLink, plain::plain, stats::file::StatsFile};
 
 /// The protocol's version.
 const VERSION: u64 = 1;
@@ -29,6 +30,8 @@ pub struct Answerer {
     pub reloads: Option<Reloads>,
     /// The way to comparisons with the kernel.
     pub differ: Differ,
+    /// The ways to the workers.
+    pub workers: Vec<WorkerLink>,
 }
 
 /// What a request comes to.
@@ -51,6 +54,8 @@ pub enum Later {
     Reload(Receiver<Outcome>),
     /// The tables are being compared.
     Compare(Receiver<Differences>),
+    /// The workers are being asked.
+    Gather(Receiver<Result<Value, String>>),
 }
 
 impl Later {
@@ -60,6 +65,10 @@ impl Later {
             Self::Reload(outcome) => poll(outcome, reloaded),
             Self::Compare(differences) => poll(differences, |differences| match differences {
                 Ok(rows) => accept(&Value::Array(rows)),
+                Err(e) => refuse(e),
+            }),
+            Self::Gather(data) => poll(data, |data| match data {
+                Ok(data) => accept(&data),
                 Err(e) => refuse(e),
             }),
         }
@@ -130,6 +139,8 @@ impl Answerer {
                 }
                 Some(address) => self.route_to(address),
             },
+            (Some("show"), Some("flows")) => self.gather(Subject::Flows, text("filter")),
+            (Some("show"), Some("masquerade")) => self.gather(Subject::Masquerade, text("filter")),
             (Some("show"), Some(what)) => self.show(what),
             (Some("show"), None) => Answer::Line(refuse(
                 "\"show\" needs \"what\": ports, routes, neighbors, acl, verdicts or tables",
@@ -145,6 +156,17 @@ impl Answerer {
         self.of_keeper(move |view| show::route_to(view, address))
     }
 
+    /// Asks the workers for what they keep.
+    fn gather(&self, subject: Subject, filter: Option<&str>) -> Answer {
+        match Filter::parse(filter.unwrap_or_default()) {
+            Ok(filter) => {
+                let gathered = flows::gather(self.workers.clone(), self.stats.clone(), subject, filter);
+                Answer::Later(Later::Gather(gathered))
+            }
+            Err(e) => Answer::Line(refuse(e)),
+        }
+    }
+
     fn show(&self, what: &str) -> Answer {
         match what {
             "ports" => {
@@ -158,9 +180,6 @@ impl Answerer {
             }
             "verdicts" => Answer::Line(accept(&show::verdicts(&self.stats.snapshot()))),
             "acl" => self.of_keeper(show::acl),
-            "flows" | "masquerade" => {
-                Answer::Line(refuse(format!("this daemon has no {what} to show: not supported yet")))
-            }
             other => Answer::Line(refuse(format!(
                 "there is nothing called {other:?} to show; there are ports, routes, neighbors, acl, verdicts, tables"
             ))),

@@ -8,6 +8,7 @@ use super::{
     keeper::Settings,
     kernel::{Follow, RouteKind},
     rib::{PortSettings, PortSpec, StaticHop, StaticNeighbor, StaticRoute, given_addresses},
+    translation::Translation,
 };
 use crate::{
     config::{self, Config, ConfigErrors, Problem, Target},
@@ -110,6 +111,7 @@ pub fn settings(config: &Config, follow_kernel: bool) -> Result<Settings, Config
         neighbors: static_neighbors(config),
         icmp: config.daemon.icmp,
         source_routes: config.daemon.source_routes,
+        translation: Translation::new(config),
         acl: acl(config)?,
     })
 }

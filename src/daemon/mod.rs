@@ -33,9 +33,11 @@ use crate::{
         rib::PortSpec,
         setup,
         socket::{Access, Bound, CONTROL_SOCKET, ControlSocket, SocketError},
+        translation::Translation,
     },
     forward::{
         assembly::{Assembly, assemble, default_workers},
+        flows::DEFAULT_FLOWS,
         idle::Patience,
         messages::ToKeeper,
     },
@@ -211,7 +213,10 @@ impl Daemon {
             Idle::Spin => Patience::Spin,
             Idle::Adaptive => Patience::Adaptive,
         };
-        let assembly = assemble(ports, up, &stats, readers, &to_keeper, patience)?;
+        let mut assembly = assemble(ports, up, &stats, readers, &to_keeper, patience)?;
+        if config.daemon.flows != DEFAULT_FLOWS {
+            assembly.make_room(config.daemon.flows)?;
+        }
         let (notify, notices) = crossbeam_channel::unbounded();
         let Assembly { workers, links, ports } = assembly;
         let keeper_ports =
@@ -233,6 +238,7 @@ impl Daemon {
             icmp: config.daemon.icmp,
             source_routes: config.daemon.source_routes,
             acl,
+            translation: Translation::new(config),
             hash_seed: random_seed()?,
             ..KeeperConfig::new(keeper_ports.collect())
         };
@@ -242,6 +248,7 @@ impl Daemon {
         });
         let keeper = start_keeper(keeper_config, publisher, from_workers, lines.collect(), notify)?;
         let cores = threads::cores(config.daemon.cpus.as_deref(), count, available);
+        let ways = links.clone();
         let workers = threads::start(workers, links, &cores, confinement)?;
         log::info!(
             "{} {}, {count} {}: forwarding",
@@ -261,6 +268,7 @@ impl Daemon {
             stats: stats.clone(),
             reloads: reloader.as_ref().map(Reloader::reloads),
             differ: comparison.differ(),
+            workers: ways,
         };
         let control = socket.map(|socket| socket.serve(answerer)).transpose()?;
         let source = metrics::source(keeper.queries(), reloader.as_ref().map(Reloader::reloads));

@@ -18,6 +18,7 @@ use super::{
     outputs::{Output, Outputs, Peer, Way},
     slow::Slow,
     sums::Samples,
+    translate::Translator,
     used::Used,
     worker::{Input, Worker},
 };
@@ -65,6 +66,21 @@ pub struct Assembly {
     pub links: Vec<WorkerLink>,
     /// The ports without their rings, in order.
     pub ports: Vec<PortRest>,
+}
+
+impl Assembly {
+    /// Gives every worker room for so many flows, and as many mappings.
+    ///
+    /// # Errors
+    /// When the system refuses the memory.
+    pub fn make_room(&mut self, flows: usize) -> io::Result<()> {
+        let count = self.workers.len();
+        for worker in &mut self.workers {
+            worker.slow.flows = FlowTable::new(flows, Secret::random()?)?;
+            worker.slow.translator = Translator::new(worker.index, count, flows)?;
+        }
+        Ok(())
+    }
 }
 
 /// Number of workers for these ports when the configuration names none: the largest ring count,
@@ -154,7 +170,12 @@ fn worker(
         inbox,
         out: Outputs::new(peers, wire, host),
         reader,
-        slow: Slow::new(index, keeper.clone(), FlowTable::new(DEFAULT_FLOWS, Secret::random()?)?),
+        slow: Slow::new(
+            index,
+            keeper.clone(),
+            FlowTable::new(DEFAULT_FLOWS, Secret::random()?)?,
+            Translator::new(index, links.len(), DEFAULT_FLOWS)?,
+        ),
         blocks: (0..stats.ports().len()).map(|p| stats.block(index, p)).collect(),
         used: Used::default(),
         bell: links[index].bell.clone(),

@@ -3,6 +3,7 @@
 
 use netmap::{Frame, RxRing, prefetch};
 
+use super::translate::stages::Translations;
 use crate::{
     tables::{NextHopId, PortId},
     wire::vlan::Priority,
@@ -179,6 +180,8 @@ pub struct Burst {
     pub ready: Ready,
     /// Bursts from a port with VLANs only.
     pub untagged: Untagged,
+    /// What the stages of translation know of the burst; only while anything is translated.
+    pub translations: Translations,
 }
 
 impl Default for Burst {
@@ -193,6 +196,7 @@ impl Default for Burst {
             odd: Odd::default(),
             ready: Ready::default(),
             untagged: Untagged::default(),
+            translations: Translations::default(),
         }
     }
 }

@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use super::verdict::Verdict;
+use super::{translate::pieces::Piece, verdict::Verdict};
 use crate::tables::PortId;
 
 /// Cells of a hand-over ring; a power of two.
@@ -31,6 +31,24 @@ pub enum Exit {
     Tagged(PortId),
     /// Up to the host's stack, as if received on the port.
     Host(PortId),
+    /// Not out yet: the worker at the end is to deal with the packet, as received on the port.
+    Worker {
+        /// The port that it was received on.
+        port: PortId,
+        /// What is to be done.
+        task: Task,
+    },
+}
+
+/// What is to be done with a packet that another worker has received.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Task {
+    /// All of it, from the beginning.
+    All,
+    /// The same, for a fragment whose datagram's first one said this.
+    Piece(Piece),
+    /// The second half of a hairpin: the source has been translated.
+    Hairpin(Option<Piece>),
 }
 
 /// What a packet counts as once it has left.
@@ -87,7 +105,7 @@ pub struct Handed<'a> {
     /// What it counts as.
     pub origin: Origin,
     /// The frame.
-    pub bytes: &'a [u8],
+    pub bytes: &'a mut [u8],
 }
 
 /// A hand-over ring.
@@ -166,8 +184,8 @@ impl Receiver {
         let n = filled.wrapping_sub(self.emptied);
         while self.emptied != filled {
             // SAFETY: this cell lies between emptied and filled, so it is the consumer's.
-            let cell = unsafe { &*self.shared.cells[(self.emptied % CELLS) as usize].get() };
-            each(Handed { exit: cell.exit, origin: cell.origin, bytes: &cell.bytes[..cell.len.into()] });
+            let cell = unsafe { &mut *self.shared.cells[(self.emptied % CELLS) as usize].get() };
+            each(Handed { exit: cell.exit, origin: cell.origin, bytes: &mut cell.bytes[..cell.len.into()] });
             self.emptied = self.emptied.wrapping_add(1);
         }
         if n > 0 {

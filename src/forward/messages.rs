@@ -5,6 +5,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
+use super::slow::Slow;
 use crate::tables::{PortId, acl::Compiled};
 
 /// A worker's word to the keeper.
@@ -92,6 +93,36 @@ pub struct Judged {
     pub unlogged: u64,
 }
 
+/// A look at what a worker keeps, taken between two sweeps: it must be short.
+#[derive(Clone)]
+pub struct Look(Arc<dyn Fn(&Slow) + Send + Sync>);
+
+impl Look {
+    /// A look that does this.
+    pub fn new(look: impl Fn(&Slow) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(look))
+    }
+
+    /// Takes it.
+    pub fn take(&self, slow: &Slow) {
+        (self.0)(slow);
+    }
+}
+
+impl std::fmt::Debug for Look {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Look")
+    }
+}
+
+impl PartialEq for Look {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Look {}
+
 /// The keeper's word to a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToWorker {
@@ -110,6 +141,8 @@ pub enum ToWorker {
         /// The neighbour asked for.
         address: IpAddr,
     },
+    /// Somebody wants to see what the worker keeps.
+    Look(Look),
     /// Finish the sweep, give the rings back, and end.
     Stop,
 }

@@ -25,6 +25,7 @@ pub mod rewrite;
 pub mod route;
 pub mod slow;
 pub mod sums;
+pub mod translate;
 pub mod untag;
 pub mod used;
 pub mod verdict;

@@ -170,6 +170,12 @@ impl Outputs {
         }
     }
 
+    /// Hands a copy of `frame` to peer number `peer`.
+    pub fn hand_to(&mut self, peer: usize, exit: Exit, origin: Origin, frame: &[u8]) -> Sent {
+        let pushed = self.peers.get_mut(peer).is_some_and(|peer| peer.ring.push(exit, origin, frame));
+        if pushed { Sent::InTransit } else { Sent::Not(Verdict::HandoverFull) }
+    }
+
     /// Sends a copy of `frame` to `exit`.
     pub fn send(&mut self, exit: Exit, origin: Origin, frame: &[u8]) -> Sent {
         self.send_with(exit, origin, frame.len(), |to| to.copy_from_slice(frame))
@@ -186,6 +192,8 @@ impl Outputs {
         let (way, full) = match exit {
             Exit::Wire(port) | Exit::Tagged(port) => (self.wire.get(usize::from(port)), Verdict::TxFull),
             Exit::Host(port) => (self.host.get(usize::from(port)), Verdict::HostFull),
+            // Which worker is for the translator to say: `hand_to`.
+            Exit::Worker { .. } => (None, Verdict::HandoverFull),
         };
         match way {
             Some(&Way::SubPort(n)) => self.send_by_sub_port(n, exit, origin, len, fill),
@@ -312,6 +320,7 @@ impl Outputs {
         let (way, full) = match exit {
             Exit::Wire(_) | Exit::Tagged(_) => (wire.get(parent), Verdict::TxFull),
             Exit::Host(_) => (host.get(parent), Verdict::HostFull),
+            Exit::Worker { .. } => return no_way(exit),
         };
         match way {
             Some(&Way::Own(at)) => {
@@ -411,5 +420,6 @@ fn no_way(exit: Exit) -> Sent {
     Sent::Not(match exit {
         Exit::Wire(_) | Exit::Tagged(_) => Verdict::PortDown,
         Exit::Host(_) => Verdict::HostFull,
+        Exit::Worker { .. } => Verdict::HandoverFull,
     })
 }

@@ -4,6 +4,7 @@
 //! it. Here a packet finds its verdict, and here ICMP errors, fragments and answers are made.
 
 use std::{
+    collections::VecDeque,
     net::{IpAddr, Ipv4Addr},
     time::Instant,
 };
@@ -22,6 +23,7 @@ use super::{
     icmp_error::{Icmp4Error, Icmp6Error},
     messages::ToKeeper,
     outputs::{Outputs, Sent},
+    translate::{self as translation, Translator, pieces::Waiting},
     verdict::Verdict,
 };
 use crate::{
@@ -36,6 +38,7 @@ use crate::{
 
 mod ipv4;
 mod ipv6;
+mod translate;
 
 /// Bytes of an Ethernet header without tags.
 const ETHERNET: usize = ethernet::HEADER_LEN;
@@ -116,13 +119,17 @@ pub struct Slow {
     pub filter: Filter,
     /// The worker's flows.
     pub flows: FlowTable,
+    /// The worker's address translation.
+    pub translator: Translator,
     /// The time by which flows end.
     pub clock: Clock,
+    /// Fragments whose first one has come, to be dealt with next.
+    released: VecDeque<Waiting>,
 }
 
 impl Slow {
     /// A fresh state for worker number `worker`; `keeper` hears which neighbours are missing.
-    pub fn new(worker: usize, keeper: Sender<ToKeeper>, flows: FlowTable) -> Self {
+    pub fn new(worker: usize, keeper: Sender<ToKeeper>, flows: FlowTable, translator: Translator) -> Self {
         let limit = IcmpLimit::default();
         Self {
             hold: Hold::new(Limits::default()),
@@ -135,7 +142,9 @@ impl Slow {
             filter: Filter::new(worker, keeper.clone()),
             keeper,
             flows,
+            translator,
             clock: Clock::new(),
+            released: VecDeque::new(),
         }
     }
 
@@ -149,7 +158,9 @@ impl Slow {
         if frame.len() == 0 {
             return if frame.continues() { Verdict::Chained } else { Verdict::BadSlot }.into();
         }
-        self.frame(context, frame.bytes_mut())
+        let ending = self.frame(context, frame.bytes_mut());
+        self.go_on(context);
+        ending
     }
 
     fn frame(&mut self, context: &mut Context<'_>, frame: &mut [u8]) -> Ending {
@@ -160,7 +171,7 @@ impl Slow {
             return Verdict::NotForUs.into();
         }
         match ethertype.get() {
-            ethernet::IPV4 => self.ipv4(context, frame, group),
+            ethernet::IPV4 => self.ipv4(context, frame, group, None),
             ethernet::IPV6 => self.ipv6(context, frame, group),
             ethernet::VLAN | ethernet::SERVICE_VLAN => self.tagged(context, frame),
             _ => self.hand_up(context, frame, Verdict::UnknownProtocol),
@@ -275,13 +286,20 @@ impl Slow {
         }
         self.clock.read();
         let budget = if packets < 32 { LOOKS_IDLE } else { LOOKS };
-        self.flows.expire(self.clock.now(), budget, |flow| flow.timeout(&tables.timeouts), |_, _| {});
+        let Self { flows, translator, clock, .. } = self;
+        let rules = &tables.masquerade;
+        flows.expire(
+            clock.now(),
+            budget,
+            |flow| flow.timeout(translation::timeouts(rules, &tables.timeouts, flow)),
+            |_, flow| translator.flow_ended(rules, flow),
+        );
     }
 
     /// Whether packets are held.
     #[inline(always)]
     pub fn waits(&self) -> bool {
-        !self.hold.is_empty()
+        !self.hold.is_empty() || self.translator.waits()
     }
 }
 
@@ -367,6 +385,7 @@ impl Slow {
                 self.release(context, port, address, |slow, context, frame| slow.frame(context, frame));
             }
         }
+        self.look_after_translation(context);
         let now = self.now();
         while let Some(held) = self.hold.expire(now, HOLD_AT_MOST) {
             let (port, neighbor, meta) = (held.port, held.neighbor, held.meta);

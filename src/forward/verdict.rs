@@ -75,6 +75,12 @@ verdicts! {
     TooBig "too_big" Discard "Larger than the way out takes, and may not be fragmented.";
     NeighborFailed "neighbor_failed" Discard "The next hop does not answer.";
     HoldFull "hold_full" Discard "Too many packets wait for the same next hop already.";
+    Unsolicited "unsolicited" Discard "From outside, for an address in front, and nobody inside has asked for it.";
+    NoMapping "no_mapping" Discard "An ICMP error from inside about nothing that was translated.";
+    OutOfPorts "out_of_ports" Discard "No port of the address in front was free for a new flow (RFC 5508 REQ-8).";
+    OverQuota "over_quota" Discard "The inside host has as many flows as it may.";
+    FlowsFull "flows_full" Discard "No room for a new flow; those that there are go on.";
+    OrphanFragment "orphan_fragment" Discard "A fragment whose datagram's first one did not come, or came too late.";
     PortDown "port_down" Discard "The way out is down.";
     TxFull "tx_full" Drop "The transmit ring is full.";
     HostFull "host_full" Drop "The ring towards the host is full.";

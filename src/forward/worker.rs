@@ -25,6 +25,7 @@ use super::{
     route::route,
     slow::{Context, Slow},
     sums::Samples,
+    translate::stages::{inward, known, outward},
     untag::{next_group, untag},
     used::Used,
     verdict::Verdict,
@@ -152,9 +153,12 @@ impl Worker {
             packets += taken;
         }
         for ring in inbox.iter_mut() {
-            packets += ring.drain(|packet| take_over(packet, out, blocks));
+            packets += ring.drain(|packet| {
+                let mut context = Context { tables, generation, out, port: 0, blocks };
+                take_over(packet, &mut context, slow);
+            });
         }
-        if slow.waits() {
+        if slow.waits() || slow.translator.remembers() {
             slow.look_after(&mut Context { tables, generation, out, port: 0, blocks });
         }
         slow.keep_flows(tables, packets);
@@ -175,6 +179,7 @@ impl Worker {
         while let Ok(command) = commands.try_recv() {
             match command {
                 ToWorker::Stop => return false,
+                ToWorker::Look(look) => look.take(slow),
                 ToWorker::Failed { port, address } => slow.failed(&mut context, port, address),
                 ToWorker::Solicit { port, address } => slow.solicit(&mut context, port, address),
             }
@@ -308,12 +313,24 @@ fn stages<const SOME: bool>(
     if table.reverse_path != ReversePath::Off {
         reverse_path(burst, tables, port, table.reverse_path);
     }
+    let translates = tables.masquerade.is_on();
+    if translates {
+        inward(burst, tables, &slow.flows);
+    }
     route(burst, tables);
     if table.redirects {
         turn_back(burst, tables, port);
     }
+    if translates {
+        let Slow { flows, clock, .. } = &mut *slow;
+        known(burst, tables, flows, clock);
+    }
     if let Some(acl) = &tables.acl {
         filter(burst, tables, acl, &mut slow.filter, port, block);
+    }
+    if translates {
+        let Slow { flows, translator, clock, .. } = &mut *slow;
+        outward(burst, flows, translator, clock);
     }
     rewrite(burst, tables);
     if SOME {
@@ -365,10 +382,17 @@ fn from_host(burst: &mut Burst, input: &Input, out: &mut Outputs) {
 
 /// A packet that another worker has handed over: it gets its verdict here.
 #[cold]
-fn take_over(packet: super::handover::Handed<'_>, out: &mut Outputs, blocks: &[BlockRef]) {
-    let sent = out.send(packet.exit, packet.origin, packet.bytes);
+fn take_over(packet: super::handover::Handed<'_>, context: &mut Context<'_>, slow: &mut Slow) {
+    if let Exit::Worker { port, task } = packet.exit {
+        context.port = port;
+        let block = &context.blocks[usize::from(port)];
+        block.taken_over.add(1);
+        slow.take_over(context, task, packet.bytes).count(block);
+        return;
+    }
+    let sent = context.out.send(packet.exit, packet.origin, packet.bytes);
     let Origin::Received(port, verdict) = packet.origin else { return };
-    let block = &blocks[usize::from(port)];
+    let block = &context.blocks[usize::from(port)];
     block.taken_over.add(1);
     match sent {
         Sent::Left => block.count(verdict, 1),

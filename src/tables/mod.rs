@@ -10,6 +10,7 @@ mod cpu;
 pub mod fib4;
 pub mod fib6;
 pub mod local;
+pub mod masquerade;
 pub mod memory;
 pub mod prefixes;
 pub mod publish;
@@ -237,6 +238,8 @@ pub struct Tables {
     pub hash_seed: u64,
     /// The access rules; none when nothing is filtered.
     pub acl: Option<std::sync::Arc<acl::Acl>>,
+    /// Which addresses are translated.
+    pub masquerade: masquerade::Masquerade,
     /// Whether workers keep flows for these tables: set when a rule asks for it.
     pub keeps_flows: bool,
     /// How long flows last that no rule of its own says it of.
@@ -266,6 +269,7 @@ impl Tables {
             source_routes: false,
             hash_seed: 0,
             acl: None,
+            masquerade: masquerade::Masquerade::default(),
             keeps_flows: false,
             timeouts: Timeouts::default(),
         })

@@ -31,6 +31,7 @@ use sweepd::{
         Action, Group, IcmpLimit, NextHop, NextHopId, NextHopInfo, PortTable, SubPort, Tables, Trunk,
         acl::{Acl, Compiled, Rule},
         fixed,
+        masquerade::Masquerade,
         prefixes::{Prefixes4, Prefixes6},
         publish::Publisher,
     },
@@ -97,6 +98,8 @@ pub struct Routes {
     ways: BTreeMap<String, (usize, NextHopId)>,
     local: BTreeSet<IpAddr>,
     broadcast: Vec<IpAddr>,
+    /// Which addresses are translated.
+    pub masquerade: Masquerade,
 }
 
 impl Routes {
@@ -238,6 +241,8 @@ impl Routes {
         tables.groups.clone_from(&self.groups);
         tables.local = self.local.iter().copied().collect();
         self.broadcast.iter().for_each(|address| tables.local.watch(*address));
+        tables.masquerade.clone_from(&self.masquerade);
+        tables.keeps_flows = self.masquerade.is_on();
     }
 }
 
@@ -366,6 +371,17 @@ impl Tube {
             worker.reader.offline();
         }
         self.publisher.publish(|tables| tables.icmp = IcmpLimit { rate, burst });
+    }
+
+    /// Puts every worker's clock on, and lets it look after what has become due.
+    pub fn pass_time(&mut self, time: std::time::Duration) {
+        for worker in &mut self.workers {
+            worker.slow.clock.skip(time);
+        }
+        // A wheel looks at so many flows in a sweep.
+        for _ in 0..16 {
+            self.settle();
+        }
     }
 
     /// Sends a frame from `port` by the careful path of the first worker, whatever the frame; gives

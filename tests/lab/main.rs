@@ -17,6 +17,7 @@ mod filter;
 mod flap;
 mod kernel;
 mod life;
+mod masquerade;
 mod net;
 mod routing;
 #[path = "../common/rtnetlink.rs"]

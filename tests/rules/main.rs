@@ -15,6 +15,7 @@ mod document;
 mod errors;
 mod forwarding;
 mod frames;
+mod gateway;
 mod list;
 mod neighbors;
 mod options;
@@ -23,6 +24,8 @@ mod reverse_path;
 mod router;
 mod six;
 mod switches;
+mod translation;
+mod translation_icmp;
 mod vlan;
 #[cfg(target_os = "linux")]
 mod wires;

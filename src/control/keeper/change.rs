@@ -10,6 +10,7 @@ use crate::control::{
     follower::Follower,
     kernel::{Follow, KernelEvent, Part, Parts, Report},
     rib::{PortSettings, StaticNeighbor, StaticRoute},
+    translation::Translation,
 };
 use crate::tables::{IcmpLimit, acl::Compiled};
 
@@ -30,6 +31,8 @@ pub struct Settings {
     pub source_routes: bool,
     /// The access rules; none when nothing is filtered.
     pub acl: Option<Arc<Compiled>>,
+    /// Which addresses are translated.
+    pub translation: Translation,
 }
 
 /// New settings, and who wants to know when they are in force.
@@ -96,6 +99,7 @@ impl Work {
         };
         let old = (self.icmp, self.source_routes);
         (self.icmp, self.source_routes) = (settings.icmp, settings.source_routes);
+        self.translation = settings.translation;
         self.switched |= old != (self.icmp, self.source_routes);
         self.rib.reconfigure(&settings.ports, &settings.routes, &settings.neighbors);
         self.filters.set(settings.acl);

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
+    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -22,9 +23,12 @@ use crate::{
         learned::Learned,
         resolver::{Resolver, Step, Who},
         rib::{Changes, Rib, StaticRoute},
+        translation::Translation,
     },
     forward::{messages::ToKeeper, verdict::Verdict},
-    tables::{IcmpLimit, PortId, Tables, acl::Acl, fib4::FibFull, publish::Publisher},
+    tables::{
+        IcmpLimit, PortId, Tables, acl::Acl, fib4::FibFull, masquerade::Masquerade, publish::Publisher,
+    },
 };
 
 /// Shortest and longest time between two listings that were not planned; in between it is
@@ -87,6 +91,9 @@ pub(super) struct Work {
     pub(super) to_report: Option<Vec<StaticRoute>>,
     pub(super) icmp: IcmpLimit,
     pub(super) source_routes: bool,
+    pub(super) translation: Translation,
+    /// The rules of translation that were published last.
+    masquerade: Masquerade,
     /// Whether a setting has changed that is not the RIB's, and is not published yet.
     pub(super) switched: bool,
     pub(super) hash_seed: u64,
@@ -153,6 +160,8 @@ impl Work {
             to_report: Some(config.routes),
             icmp: config.icmp,
             source_routes: config.source_routes,
+            translation: config.translation,
+            masquerade: Masquerade::default(),
             switched: false,
             hash_seed: config.hash_seed,
             reconcile: config.reconcile,
@@ -273,6 +282,18 @@ impl Work {
         }
     }
 
+    /// Makes the rules of translation; gives whether they are others than before.
+    fn translate_anew(&mut self) -> bool {
+        let mut fresh = self.translation.rules(|port| self.rib.port(port));
+        fresh.version = self.masquerade.version;
+        let differ = fresh != self.masquerade;
+        if differ {
+            fresh.version = fresh.version.wrapping_add(1);
+            self.masquerade = fresh;
+        }
+        differ
+    }
+
     /// Publishes what has changed. Gives whether all of it is in force: while a worker is stuck in
     /// its sweep, changes gather in the RIB, and are published together afterwards.
     fn publish(&mut self, now: Instant) -> bool {
@@ -281,7 +302,8 @@ impl Work {
         }
         let changes = self.rib.take_changes();
         let acl = self.filters.next();
-        let switched = std::mem::take(&mut self.switched);
+        let translates_anew = self.translate_anew();
+        let switched = std::mem::take(&mut self.switched) || translates_anew;
         if changes.is_empty() && !switched && acl.is_none() {
             return true;
         }
@@ -298,7 +320,7 @@ impl Work {
         self.behind = result.is_err();
         owed.whole |= self.behind;
         let changes = &owed.changes;
-        if changes.local {
+        if changes.local || translates_anew {
             self.tell_local();
         }
         if !changes.ports.is_empty() {
@@ -326,6 +348,8 @@ impl Work {
             Ok(tables) => {
                 (tables.icmp, tables.hash_seed) = (self.icmp, self.hash_seed);
                 tables.source_routes = self.source_routes;
+                tables.masquerade.clone_from(&self.masquerade);
+                tables.keeps_flows = self.masquerade.is_on();
                 if let Some(acl) = &owed.acl {
                     tables.acl.clone_from(acl);
                 }
@@ -382,7 +406,12 @@ impl Work {
 
     /// Tells the devices which packets are the host's.
     fn tell_local(&mut self) {
-        let addresses = self.rib.for_host();
+        let mut addresses = self.rib.for_host();
+        // What comes for an address in front is a worker's to tell from what is the host's.
+        addresses.retain(|address| match address {
+            IpAddr::V4(address) => self.masquerade.out_of((*address).into()).is_none(),
+            IpAddr::V6(_) => true,
+        });
         for port in &mut self.ports {
             if let Err(e) = port.control.set_local(&addresses) {
                 log::error!("{}: cannot set the host's addresses: {e}", port.device);

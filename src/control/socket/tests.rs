@@ -73,7 +73,9 @@ fn rig(routes: u32) -> Rig {
     let bound = Bound::new(&dir.path().join(CONTROL_SOCKET), Access::default()).unwrap();
     let comparison = Comparison::start(keeper.queries()).unwrap();
     let differ = comparison.differ();
-    let socket = bound.serve(Answerer { queries: keeper.queries(), stats, reloads: None, differ }).unwrap();
+    let socket = bound
+        .serve(Answerer { queries: keeper.queries(), stats, reloads: None, differ, workers: Vec::new() })
+        .unwrap();
     Rig { socket: Some(socket), _comparison: comparison, _keeper: keeper, dir }
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::{Context, ETHERNET, Ending, Found, Slow};
+use super::{Context, ETHERNET, Ending, Found, Slow, translate::Translated};
 use crate::{
     forward::{
         filter::Moment,
@@ -12,6 +12,7 @@ use crate::{
         icmp_error::{Icmp4Error, Link, ipv4_error, may_answer4},
         ipv4_options,
         outputs::Sent,
+        translate::pieces::Piece,
         verdict::Verdict,
     },
     tables::{Action, NextHop, PortId},
@@ -23,7 +24,14 @@ use crate::{
 
 impl Slow {
     /// An IPv4 packet in a frame for our MAC address, or for a group of stations.
-    pub(super) fn ipv4(&mut self, context: &mut Context<'_>, frame: &mut [u8], group: bool) -> Ending {
+    /// `piece` says what its datagram's first fragment said, if that is known.
+    pub(super) fn ipv4(
+        &mut self,
+        context: &mut Context<'_>,
+        frame: &mut [u8],
+        group: bool,
+        piece: Option<Piece>,
+    ) -> Ending {
         if !group && let Err(pointer) = context.follow_source_route(&mut frame[ETHERNET..]) {
             let error = Icmp4Error::ParameterProblem { pointer };
             return self.refuse4(context, &frame[ETHERNET..], error, Verdict::BadHeader);
@@ -36,6 +44,29 @@ impl Slow {
         if !packet.sum_ok() {
             return Verdict::BadChecksum.into();
         }
+        let destination = packet.header.destination();
+        let rules = &context.tables.masquerade;
+        if !group
+            && rules.is_on()
+            && rules.may_be_in_front(destination.into())
+            && let Some(out) = rules.out_of(destination.into())
+        {
+            return self.to_front4(context, frame, out, piece);
+        }
+        self.route4(context, frame, group, None, piece)
+    }
+
+    /// Finds the way of a packet and sends it there. One whose destination was `translated` is
+    /// refused, or held, as it came.
+    pub(super) fn route4(
+        &mut self,
+        context: &mut Context<'_>,
+        frame: &mut [u8],
+        group: bool,
+        translated: Option<Translated<'_>>,
+        piece: Option<Piece>,
+    ) -> Ending {
+        let Ok(packet) = ipv4::parse(&frame[ETHERNET..]) else { return Verdict::Runt.into() };
         let destination = packet.header.destination();
         let found = context.find4(destination, &packet);
         let everybody = destination.is_multicast() || found.action == Action::Broadcast;
@@ -62,49 +93,50 @@ impl Slow {
             }
             _ => {}
         }
-        if let Some(verdict) = unfit_source(context, packet.header.source()) {
+        if translated.is_none()
+            && let Some(verdict) = unfit_source(context, packet.header.source())
+        {
             return verdict.into();
         }
-        if !context.takes_source(|tables| tables.fib4.lookup(packet.header.source().into())) {
+        let source = packet.header.source();
+        if translated.is_none() && !context.takes_source(|tables| tables.fib4.lookup(source.into())) {
             return Verdict::ReversePath.into();
         }
         let source_routed = ipv4_options::has_source_route(packet.options);
         if source_routed && !context.tables.source_routes {
             return Verdict::SourceRoute.into();
         }
-        if packet.header.ttl <= 1 {
-            return self.refuse4(context, &frame[ETHERNET..], Icmp4Error::TimeExceeded, Verdict::TtlExpired);
-        }
-        if source_routed && !found.is_direct(destination) && ipv4_options::is_strict(packet.options) {
-            let error = Icmp4Error::SourceRouteFailed;
-            return self.refuse4(context, &frame[ETHERNET..], error, Verdict::SourceRoute);
-        }
-        match found.action {
-            Action::NoRoute => {
-                self.refuse4(context, &frame[ETHERNET..], Icmp4Error::NetUnreachable, Verdict::NoRoute)
+        let strict = source_routed && ipv4_options::is_strict(packet.options);
+        let error = match found.action {
+            _ if packet.header.ttl <= 1 => (Icmp4Error::TimeExceeded, Verdict::TtlExpired),
+            _ if strict && !found.is_direct(destination) => {
+                (Icmp4Error::SourceRouteFailed, Verdict::SourceRoute)
             }
-            Action::Unreachable => {
-                self.refuse4(context, &frame[ETHERNET..], Icmp4Error::HostUnreachable, Verdict::Unreachable)
-            }
-            Action::Prohibit => {
-                self.refuse4(context, &frame[ETHERNET..], Icmp4Error::Prohibited, Verdict::Prohibited)
-            }
-            Action::Resolve => {
-                let neighbor = found.gateway.unwrap_or(destination.into());
+            Action::NoRoute => (Icmp4Error::NetUnreachable, Verdict::NoRoute),
+            Action::Unreachable => (Icmp4Error::HostUnreachable, Verdict::Unreachable),
+            Action::Prohibit => (Icmp4Error::Prohibited, Verdict::Prohibited),
+            Action::Resolve | Action::Glean => {
+                let gateway = found.gateway.filter(|_| found.action == Action::Resolve);
                 let end = ETHERNET + usize::from(packet.header.total_len.get());
-                self.hold(context, &frame[..end], found, neighbor)
+                let came = translated.map_or(&*frame, |translated| translated.original);
+                return self.hold(context, &came[..end], found, gateway.unwrap_or(destination.into()));
             }
-            Action::Glean => {
-                let end = ETHERNET + usize::from(packet.header.total_len.get());
-                self.hold(context, &frame[..end], found, destination.into())
-            }
-            Action::Forward => self.forward4(context, frame, found),
-            other => verdict_of(other).into(),
-        }
+            Action::Forward => return self.forward4(context, frame, found, translated, piece),
+            other => return verdict_of(other).into(),
+        };
+        let came = translated.map_or(&*frame, |translated| translated.original);
+        self.refuse4(context, &came[ETHERNET..], error.0, error.1)
     }
 
     /// Sends a packet, whole or in pieces.
-    fn forward4(&mut self, context: &mut Context<'_>, frame: &mut [u8], found: Found) -> Ending {
+    fn forward4(
+        &mut self,
+        context: &mut Context<'_>,
+        frame: &mut [u8],
+        found: Found,
+        translated: Option<Translated<'_>>,
+        piece: Option<Piece>,
+    ) -> Ending {
         let Ok(packet) = ipv4::parse(&frame[ETHERNET..]) else { return Verdict::Runt.into() };
         let (total, header_len) = (packet.header.total_len.get(), packet.header_len());
         if !self.passes(context, &frame[ETHERNET..], Some(found.hop.port), Moment::Leaves) {
@@ -112,14 +144,24 @@ impl Slow {
         }
         if total > found.hop.max_len && packet.header.dont_fragment() {
             let error = Icmp4Error::FragmentationNeeded { mtu: found.hop.max_len };
-            return self.refuse4(context, &frame[ETHERNET..], error, Verdict::TooBig);
+            let came = translated.map_or(&*frame, |translated| translated.original);
+            return self.refuse4(context, &came[ETHERNET..], error, Verdict::TooBig);
         }
-        if found.hop.port == context.port && context.port().redirects {
+        if translated.is_none() && found.hop.port == context.port && context.port().redirects {
             self.redirect4(context, &frame[ETHERNET..], found);
         }
+        let masquerades = translated.is_none() && context.tables.masquerade.is_out(found.hop.port);
+        if masquerades && let Err(ending) = self.translate_out(context, frame, found.hop.port, piece) {
+            return ending;
+        }
         if let Err(pointer) = context.record(found, &mut frame[ETHERNET..ETHERNET + header_len]) {
+            if masquerades {
+                // The sender would not know the packet that the error quotes.
+                return Verdict::BadHeader.into();
+            }
             let error = Icmp4Error::ParameterProblem { pointer };
-            return self.refuse4(context, &frame[ETHERNET..], error, Verdict::BadHeader);
+            let came = translated.map_or(&*frame, |translated| translated.original);
+            return self.refuse4(context, &came[ETHERNET..], error, Verdict::BadHeader);
         }
         if let Ok((header, _)) = <Ipv4Header as zerocopy::FromBytes>::mut_from_prefix(&mut frame[ETHERNET..])
         {
@@ -218,7 +260,7 @@ fn fragment4(
 }
 
 /// Why a packet with this source must not be forwarded, if so: RFC 1812 5.3.7, RFC 3927 2.7.
-fn unfit_source(context: &Context<'_>, source: Ipv4Addr) -> Option<Verdict> {
+pub(super) fn unfit_source(context: &Context<'_>, source: Ipv4Addr) -> Option<Verdict> {
     let broadcast = || {
         let id = context.tables.fib4.lookup(source.into());
         context.tables.next_hop_info(id).action == Action::Broadcast

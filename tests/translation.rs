@@ -1,0 +1,198 @@
+//! Address translation against a plain model of it, and under a flood.
+
+#[path = "common/mod.rs"]
+mod common;
+#[path = "rules/gateway.rs"]
+#[allow(dead_code)]
+mod gateway;
+#[path = "common/packets.rs"]
+mod packets;
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use sweepd::forward::{
+    flows::{FlowTable, Secret},
+    verdict::Verdict,
+};
+
+use common::{host_mac, port_mac};
+use gateway::{A, ACK, FRONT, Gateway, SYN, X, echo, end, said, tcp, udp};
+use packets::ethernet;
+
+/// What happens.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A packet from an inside end to a remote one: protocol, host, port, remote.
+    Out(u8, u8, u16, u8),
+    /// A packet from a remote end to where the mapping of an inside end is or was.
+    In(u8, u8, u16, u8),
+    /// Seconds pass.
+    Pass(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let ends = || (prop::sample::select(vec![1u8, 6, 17]), 7..10u8, 4000..4003u16, 3..6u8);
+    prop_oneof![
+        4 => ends().prop_map(|(p, h, port, r)| Step::Out(p, h, port, r)),
+        4 => ends().prop_map(|(p, h, port, r)| Step::In(p, h, port, r)),
+        1 => prop::sample::select(vec![1u64, 50, 70, 170, 250]).prop_map(Step::Pass),
+    ]
+}
+
+/// A packet of this protocol; a query's identifier is the port of who asks.
+fn packet(protocol: u8, from: (&str, u16), to: (&str, u16), asks: bool) -> Vec<u8> {
+    match protocol {
+        1 => echo(from.0, to.0, asks, if asks { from.1 } else { to.1 }),
+        // Not a SYN back, or the connection would be established.
+        6 => tcp(from, to, if asks { SYN } else { ACK }),
+        _ => udp(from, to),
+    }
+}
+
+fn lifetime(protocol: u8) -> u64 {
+    match protocol {
+        1 => 60,
+        6 => 240,
+        _ => 300,
+    }
+}
+
+/// The model: mappings with their outside ports, and when each of their flows was last used from
+/// inside.
+#[derive(Default)]
+struct Model {
+    now: u64,
+    mappings: HashMap<(u8, u8, u16), (u16, HashMap<u8, u64>)>,
+}
+
+/// What the model knows of a flow.
+#[derive(PartialEq, Eq, Debug)]
+enum Life {
+    Alive,
+    Over,
+    /// Within the seconds that the wheel may take.
+    Unsure,
+}
+
+impl Model {
+    fn life(&self, protocol: u8, used: u64) -> Life {
+        let age = self.now - used;
+        match lifetime(protocol) {
+            most if age < most => Life::Alive,
+            most if age > most + 3 => Life::Over,
+            _ => Life::Unsure,
+        }
+    }
+
+    /// The lives of a mapping's flows.
+    fn lives(&self, key: (u8, u8, u16)) -> Vec<Life> {
+        let flows = self.mappings.get(&key).map(|(_, flows)| flows.values().copied().collect::<Vec<_>>());
+        flows.unwrap_or_default().into_iter().map(|used| self.life(key.0, used)).collect()
+    }
+}
+
+fn run(gateway: &mut Gateway, steps: &[Step]) -> Result<(), TestCaseError> {
+    let mut model = Model::default();
+    for step in steps {
+        match *step {
+            Step::Pass(seconds) => {
+                gateway.pass(seconds);
+                gateway.tube.arrivals();
+                model.now += seconds;
+            }
+            Step::Out(protocol, host, port, remote) => {
+                let (inside, outside) = (format!("10.0.0.{host}"), format!("198.51.100.{remote}"));
+                let out = gateway.out(&packet(protocol, (&inside, port), (&outside, 53), true));
+                let front = said(&out).1;
+                prop_assert_eq!(front.0.as_str(), FRONT);
+                let (key, now) = ((protocol, host, port), model.now);
+                let lives = model.lives(key);
+                let alive = lives.contains(&Life::Alive);
+                let unsure = lives.contains(&Life::Unsure);
+                if let (true, Some((before, _))) = (alive, model.mappings.get(&key)) {
+                    prop_assert_eq!(*before, front.1, "one outside end");
+                }
+                for (other, (taken, _)) in &model.mappings {
+                    let shared = other.0 == protocol && *other != key && *taken == front.1;
+                    prop_assert!(!shared || !model.lives(*other).contains(&Life::Alive), "given out twice");
+                }
+                let entry = model.mappings.entry(key).or_insert((front.1, HashMap::new()));
+                if !alive && !(unsure && entry.0 == front.1) {
+                    *entry = (front.1, HashMap::new());
+                }
+                entry.1.insert(remote, now);
+            }
+            Step::In(protocol, host, port, remote) => {
+                let Some((front, flows)) = model.mappings.get(&(protocol, host, port)) else { continue };
+                let (front, used) = (*front, flows.get(&remote).copied());
+                // Another end may have the port by now, and have talked to the same remote.
+                let holders =
+                    model.mappings.iter().filter(|(key, (taken, _))| key.0 == protocol && *taken == front);
+                if holders.count() > 1 {
+                    continue;
+                }
+                let life = used.map_or(Life::Over, |used| model.life(protocol, used));
+                let outside = format!("198.51.100.{remote}");
+                let came = gateway.send(1, &packet(protocol, (&outside, 53), (FRONT, front), false));
+                match (life, &came[..]) {
+                    (Life::Unsure, _) => {}
+                    (Life::Alive, [(0, packet)]) => {
+                        gateway::check_sums(packet);
+                        let to = said(packet).2;
+                        prop_assert_eq!(to, (format!("10.0.0.{host}"), port));
+                    }
+                    (Life::Over, []) => {}
+                    (life, came) => prop_assert!(false, "{life:?}, but {came:x?}: {step:?}"),
+                }
+            }
+        }
+    }
+    gateway.tube.check();
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_translation_does_what_a_plain_model_does(steps in prop::collection::vec(step(), 1..80), workers in prop::sample::select(vec![1usize, 2, 4])) {
+        run(&mut Gateway::new(workers), &steps)?;
+    }
+}
+
+/// New flows of the flood; `SWEEPD_FLOOD` asks for another number.
+const FLOOD: u32 = 100_000;
+
+#[test]
+fn a_flood_of_new_flows_fills_what_there_is_room_for_and_ends_no_other() {
+    let flood = std::env::var("SWEEPD_FLOOD").ok().and_then(|n| n.parse().ok()).unwrap_or(FLOOD);
+    let mut gateway = Gateway::new(2);
+    gateway.change(|rule| rule.to = (1..=16).map(|n| [203, 0, 113, n].into()).collect());
+    const ROOM: usize = 20_000;
+    for worker in &mut gateway.tube.workers {
+        worker.slow.flows = FlowTable::new(ROOM, Secret::from_seed(1)).unwrap();
+    }
+    let front = gateway.mapped((A, 4000), (X, 53));
+    let (mut refused, mut sent) = (0, 0u32);
+    while sent < flood {
+        for k in 0..32 {
+            let source = format!("10.{}.{}.{}", 1 + (sent >> 16) % 250, (sent >> 8) & 255, sent & 255);
+            let packet = udp((&source, 1024 + (sent % 50_000) as u16), (X, 53));
+            let frame = ethernet(port_mac(0), host_mac(0, 9), 0x0800, &packet);
+            gateway.tube.inject_on(0, k % 2, &frame);
+            sent += 1;
+        }
+        gateway.tube.settle();
+        refused += gateway.tube.arrived(0).len();
+        gateway.tube.arrived(1);
+    }
+    gateway.tube.check();
+    let full = gateway.tube.count(Verdict::FlowsFull) + gateway.tube.count(Verdict::OutOfPorts);
+    let flows: usize = gateway.tube.workers.iter().map(|worker| worker.slow.flows.len()).sum();
+    assert!(flows <= 2 * ROOM && flows > ROOM, "{flows}");
+    assert_eq!(full + flows as u64, u64::from(sent) + 1, "{:?}", gateway.tube.verdicts());
+    assert!(refused as u64 <= full, "no more answers than refusals");
+    assert_eq!(gateway.mapped((A, 4000), (X, 53)), front);
+    assert_eq!(said(&gateway.back(&udp((X, 53), end(&front)))).2, (A.to_string(), 4000));
+}
