@@ -93,7 +93,7 @@ pub struct Routes {
     prefixes6: Prefixes6,
     hops: Vec<(NextHop, NextHopInfo)>,
     groups: Vec<Group>,
-    known: BTreeMap<(usize, u8), NextHopId>,
+    known: BTreeMap<(usize, u8, bool), NextHopId>,
     /// Of the prefixes with several ways: the group's number, and its next hop.
     ways: BTreeMap<String, (usize, NextHopId)>,
     local: BTreeSet<IpAddr>,
@@ -144,13 +144,15 @@ impl Routes {
         id
     }
 
-    /// The next hop of this host behind `port`, made when it is first asked for.
-    pub fn known(&mut self, port: usize, host: u8, mtu: u16) -> NextHopId {
-        if let Some(id) = self.known.get(&(port, host)) {
+    /// The next hop of this host behind `port`, with its IPv4 or IPv6 address, made when it is first
+    /// asked for.
+    pub fn known(&mut self, port: usize, host: u8, mtu: u16, six: bool) -> NextHopId {
+        if let Some(id) = self.known.get(&(port, host, six)) {
             return *id;
         }
-        let id = self.hop(port, host, mtu);
-        self.known.insert((port, host), id);
+        let address = if six { format!("2001:db8:{port}::{host}") } else { format!("10.0.{port}.{host}") };
+        let id = self.neighbor(port, host, mtu, &address);
+        self.known.insert((port, host, six), id);
         id
     }
 

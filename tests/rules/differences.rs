@@ -30,6 +30,10 @@ pub const DIFFERENCES: &[&Difference] = &[
     &OTHER_LINK_LOCAL,
     &OTHER_LINK_LOCAL_XDP,
     &TO_NOWHERE,
+    &IPV6_SOURCES,
+    &SOURCES_OF_THE_HOSTS,
+    &UNROUTED_FIRST,
+    &QUOTED_AS_IT_LEAVES,
 ];
 
 const fn linux(rules: &'static [u32], what: &'static str) -> Difference {
@@ -98,3 +102,13 @@ pub const OTHER_LINK_LOCAL_XDP: Difference = xdp(
 );
 pub const TO_NOWHERE: Difference =
     linux(&[34], "Says that there is no route to ::, where it could be silent.");
+pub const IPV6_SOURCES: Difference = linux(
+    &[18],
+    "Has rp_filter for IPv4 only; IPv6 sources are checked by a rule of netfilter's, if there is one.",
+);
+pub const SOURCES_OF_THE_HOSTS: Difference =
+    linux(&[18], "Checks what is for the router itself too, and so does not answer there.");
+pub const UNROUTED_FIRST: Difference =
+    linux(&[12, 18], "Looks for a route first, and tells a source that fails the check that there is none.");
+pub const QUOTED_AS_IT_LEAVES: Difference =
+    linux(&[17], "Quotes the packet in a redirect with the TTL that it leaves with.");

@@ -17,6 +17,8 @@ mod forwarding;
 mod frames;
 mod gateway;
 mod list;
+#[cfg(target_os = "linux")]
+mod namespace;
 mod neighbors;
 mod options;
 mod paths;

@@ -1,90 +1,110 @@
 //! The reverse path check of sources: RFC 1812 section 5.3.8, RFC 3704.
-//!
-//! Between pipes only: each of them needs a router with other switches
 
 use sweepd::forward::verdict::Verdict;
 use sweepd::tables::{Action, ReversePath, fixed};
 
-use crate::common::{Tube, host_mac, port_mac};
+use crate::common::{Tube, host_mac};
+use crate::differences::{IPV6_SOURCES, SOURCES_OF_THE_HOSTS, UNROUTED_FIRST};
 use crate::packets::{Ip4, ethernet, udp6};
-use crate::router::{FAR, FAR6, NEAR, NEAR6, answer, dies, pass, plain, router, to_router};
-
-/// The router, with sources checked at port 0.
-fn checking(how: ReversePath) -> Tube {
-    let mut tube = router();
-    tube.change_ports(|port, table| table.reverse_path = if port == 0 { how } else { ReversePath::Off });
-    tube
-}
+use crate::router::{
+    FAR, FAR6, NEAR, NEAR6, Router, Switch, To, alone, answer, but, dies, everywhere, pass, plain, router,
+    to_router,
+};
 
 /// A packet to FAR from this source, and whether it is IPv6.
 fn from(source: &str) -> Vec<u8> {
     if source.contains(':') { udp6(source, FAR6, 64, 10) } else { Ip4::udp(source, FAR, 10).build() }
 }
 
+const CAREFUL: &str = "the path that a packet takes cannot be chosen from outside";
+
 /// The packet passes, by the stages and by the careful path alone.
-fn passes(tube: &mut Tube, source: &str) {
+fn passes(router: &mut dyn Router, source: &str) {
     let packet = to_router(0, &from(source));
-    assert_eq!(tube.pass(0, &packet).len(), 1, "{source}: {:?}", tube.verdicts());
-    assert_eq!(tube.pass_carefully(0, &packet).1.len(), 1, "{source}");
+    assert_eq!(router.send(0, std::slice::from_ref(&packet)).len(), 1, "{source}");
+    if let Some(tube) = router.tube(CAREFUL) {
+        assert_eq!(tube.pass_carefully(0, &packet).1.len(), 1, "{source}");
+    }
 }
 
 /// The packet dies by the check, in either way.
-fn fails(tube: &mut Tube, source: &str) {
+fn fails(router: &mut dyn Router, source: &str) {
     let packet = to_router(0, &from(source));
-    dies(tube, 0, &packet, Verdict::ReversePath);
-    assert_eq!(tube.pass_carefully(0, &packet), (Verdict::ReversePath.into(), vec![]), "{source}");
+    let six = source.contains(':');
+    let check = |router: &mut dyn Router| dies(router, 0, &packet, Verdict::ReversePath);
+    if six {
+        but(router, &IPV6_SOURCES, check)
+    } else {
+        check(router)
+    }
+    if let Some(tube) = router.tube(CAREFUL) {
+        assert_eq!(tube.pass_carefully(0, &packet), (Verdict::ReversePath.into(), vec![]), "{source}");
+    }
 }
 
 /// Rule 18. Without a word nothing is checked; and a port's check is that port's alone.
 #[test]
 fn sources_are_not_checked_by_default() {
-    let mut tube = router();
-    for source in [NEAR, "198.51.100.9", "8.8.8.8", NEAR6, "2001:db8:cafe::9", "2a00::1"] {
-        passes(&mut tube, source);
-    }
-    let mut tube = checking(ReversePath::Strict);
-    let packet = Ip4::udp("8.8.8.8", NEAR, 10).build();
-    assert_eq!(tube.pass(1, &to_router(1, &packet)).len(), 1);
+    everywhere(|router| {
+        for source in [NEAR, "198.51.100.9", "8.8.8.8", NEAR6, "2001:db8:cafe::9", "2a00::1"] {
+            passes(router, source);
+        }
+        router.switch(Switch::Sources(ReversePath::Strict));
+        let packet = Ip4::udp("8.8.8.8", NEAR, 10).build();
+        assert_eq!(router.send(1, &[to_router(1, &packet)]).len(), 1);
+    });
 }
 
 /// Rule 18. Strict: the way back leads out of the port that the packet came in by.
 #[test]
 fn strict_takes_what_the_way_back_leads_to() {
-    let mut tube = checking(ReversePath::Strict);
-    for source in [NEAR, NEAR6, "10.0.0.9", "10.0.0.77", "2001:db8:0::77"] {
-        passes(&mut tube, source);
-    }
-    for source in ["198.51.100.9", "203.0.113.9", "10.0.1.9", "10.0.1.77", "8.8.8.8"] {
-        fails(&mut tube, source);
-    }
-    for source in ["2001:db8:cafe::9", "2001:db8:1::77", "2a00::1"] {
-        fails(&mut tube, source);
-    }
+    everywhere(|router| {
+        router.switch(Switch::Sources(ReversePath::Strict));
+        for source in [NEAR, NEAR6, "10.0.0.9", "10.0.0.77", "2001:db8:0::77"] {
+            passes(router, source);
+        }
+        for source in ["198.51.100.9", "203.0.113.9", "10.0.1.9", "10.0.1.77", "8.8.8.8"] {
+            fails(router, source);
+        }
+        for source in ["2001:db8:cafe::9", "2001:db8:1::77", "2a00::1"] {
+            fails(router, source);
+        }
+    });
 }
 
 /// Rule 18. Loose: there is a way back, wherever it leads.
 #[test]
 fn loose_takes_what_has_a_way_back() {
-    let mut tube = checking(ReversePath::Loose);
-    let host = fixed::HOST;
-    tube.routes.add("100.64.0.0/16", host);
-    for (prefix, id) in [
-        ("8.1.0.0/16", fixed::UNREACHABLE),
-        ("8.2.0.0/16", fixed::PROHIBIT),
-        ("8.3.0.0/16", fixed::BLACKHOLE),
-        ("2a00:3::/32", fixed::BLACKHOLE),
-    ] {
-        tube.routes.add(prefix, id);
-    }
-    tube.publish();
-    for source in [NEAR, "198.51.100.9", "10.0.1.77", "100.64.0.9", NEAR6, "2001:db8:cafe::9"] {
-        passes(&mut tube, source);
-    }
-    for source in ["8.1.0.9", "8.2.0.9", "8.3.0.9", "9.9.9.9", "2a00:3::1", "2a00:4::1"] {
-        fails(&mut tube, source);
-    }
-    // Strict has no use for a way by a device that is no port.
-    tube.change_ports(|_, table| table.reverse_path = ReversePath::Strict);
+    everywhere(|router| {
+        router.switch(Switch::Sources(ReversePath::Loose));
+        for (prefix, to) in [
+            ("8.1.0.0/16", To::Unreachable),
+            ("8.2.0.0/16", To::Prohibited),
+            ("8.3.0.0/16", To::Blackhole),
+            ("2a00:3::/32", To::Blackhole),
+        ] {
+            router.route(prefix, &to);
+        }
+        router.publish();
+        for source in [NEAR, "198.51.100.9", "10.0.1.77", NEAR6, "2001:db8:cafe::9"] {
+            passes(router, source);
+        }
+        for source in ["8.1.0.9", "8.2.0.9", "8.3.0.9", "9.9.9.9", "2a00:3::1", "2a00:4::1"] {
+            fails(router, source);
+        }
+    });
+}
+
+/// Rule 18. A way by a device that is no port is one for loose; strict has no use for it.
+#[test]
+fn a_way_by_another_device_is_a_way_back_for_loose_alone() {
+    alone("the interfaces that there are are all ports");
+    let mut tube = router();
+    tube.switch(Switch::Sources(ReversePath::Loose));
+    tube.routes.add("100.64.0.0/16", fixed::HOST);
+    Tube::publish(&mut tube);
+    passes(&mut tube, "100.64.0.9");
+    tube.switch(Switch::Sources(ReversePath::Strict));
     fails(&mut tube, "100.64.0.9");
 }
 
@@ -92,35 +112,38 @@ fn loose_takes_what_has_a_way_back() {
 /// source but those whose routes refuse; strict takes them on the default route's port.
 #[test]
 fn a_default_route_is_a_way_back() {
-    let mut tube = checking(ReversePath::Loose);
-    let (left, right) = (tube.routes.hop(0, 9, 1500), tube.routes.hop(1, 9, 1500));
-    for prefix in ["0.0.0.0/0", "::/0"] {
-        tube.routes.add(prefix, right);
-    }
-    tube.routes.add("8.3.0.0/16", fixed::BLACKHOLE);
-    tube.publish();
-    for source in ["9.9.9.9", "2a00::1"] {
-        passes(&mut tube, source);
-    }
-    fails(&mut tube, "8.3.0.9");
-    tube.change_ports(|_, table| table.reverse_path = ReversePath::Strict);
-    for source in ["9.9.9.9", "2a00::1"] {
-        fails(&mut tube, source);
-    }
-    for prefix in ["0.0.0.0/0", "::/0"] {
-        tube.routes.add(prefix, left);
-    }
-    tube.publish();
-    for source in ["9.9.9.9", "2a00::1"] {
-        passes(&mut tube, source);
-    }
-    fails(&mut tube, "198.51.100.9");
+    everywhere(|router| {
+        router.switch(Switch::Sources(ReversePath::Loose));
+        for prefix in ["0.0.0.0/0", "::/0"] {
+            router.route(prefix, &To::Host(1, 9));
+        }
+        router.route("8.3.0.0/16", &To::Blackhole);
+        router.publish();
+        for source in ["9.9.9.9", "2a00::1"] {
+            passes(router, source);
+        }
+        fails(router, "8.3.0.9");
+        router.switch(Switch::Sources(ReversePath::Strict));
+        for source in ["9.9.9.9", "2a00::1"] {
+            fails(router, source);
+        }
+        for prefix in ["0.0.0.0/0", "::/0"] {
+            router.route(prefix, &To::Host(0, 9));
+        }
+        router.publish();
+        for source in ["9.9.9.9", "2a00::1"] {
+            passes(router, source);
+        }
+        fails(router, "198.51.100.9");
+    });
 }
 
 /// Rule 18. Of several next hops any will do (RFC 8704 2.3), also one that no packet is sent to now.
 #[test]
 fn strict_takes_a_source_behind_any_of_several_next_hops() {
-    let mut tube = checking(ReversePath::Strict);
+    alone("which of its next hops a route uses cannot be chosen from outside");
+    let mut tube = router();
+    tube.switch(Switch::Sources(ReversePath::Strict));
     let (left, right) = (tube.routes.hop(0, 9, 1500), tube.routes.hop(1, 9, 1500));
     let waiting = tube.routes.action(Action::Resolve, 0, Some("10.0.0.50".parse().unwrap()));
     let mut buckets = [right; 256];
@@ -143,55 +166,63 @@ fn strict_takes_a_source_behind_any_of_several_next_hops() {
 /// Rules 12, 18. In silence, whatever else is wrong with the packet.
 #[test]
 fn nobody_is_told_of_a_failed_check() {
-    let mut tube = checking(ReversePath::Strict);
-    let spoofed = |ttl| Ip4::udp("198.51.100.9", FAR, 10).ttl(ttl);
-    assert_eq!(answer(&mut tube, &spoofed(1).build()), None);
-    assert_eq!(answer(&mut tube, &Ip4::udp("198.51.100.9", "8.8.8.8", 10).build()), None);
-    let mut options = spoofed(64);
-    options.options = vec![1; 4];
-    assert_eq!(answer(&mut tube, &options.build()), None);
-    assert_eq!(tube.verdicts(), [("reverse_path", 3)]);
+    everywhere(|router| {
+        router.switch(Switch::Sources(ReversePath::Strict));
+        let spoofed = |ttl| Ip4::udp("198.51.100.9", FAR, 10).ttl(ttl);
+        assert_eq!(answer(router, &spoofed(1).build()), None);
+        but(router, &UNROUTED_FIRST, |router| {
+            assert_eq!(pass(router, &Ip4::udp("198.51.100.9", "8.8.8.8", 10).build()), []);
+        });
+        let mut options = spoofed(64);
+        options.options = vec![1; 4];
+        assert_eq!(answer(router, &options.build()), None);
+        router.ended(&[("reverse_path", 3)]);
+    });
 }
 
 /// Rules 8, 18, 34. Sources that are no host's keep their own verdicts, and what is the host's is not
 /// checked: it is not forwarded.
 #[test]
 fn what_is_not_forwarded_is_not_checked() {
-    let mut tube = checking(ReversePath::Strict);
-    for (source, verdict) in
-        [("0.0.0.0", Verdict::Martian), ("127.0.0.1", Verdict::Martian), ("169.254.7.7", Verdict::LinkLocal)]
-    {
-        dies(&mut tube, 0, &to_router(0, &Ip4::udp(source, FAR, 9).build()), verdict);
-    }
-    assert_eq!(answer(&mut tube, &udp6("fe80::9", FAR6, 64, 9)).map(|a| a.says()), Some((1, 2)));
-    let discover = Ip4::udp("0.0.0.0", "255.255.255.255", 300).build();
-    assert_eq!(tube.pass(0, &ethernet([0xff; 6], host_mac(0, 9), 0x0800, &discover)), []);
-    assert_eq!(tube.count(Verdict::ReversePath), 0);
-    // An echo request to the router itself, from behind the other port.
-    let mut echo = Ip4::udp("198.51.100.3", "10.0.0.1", 0);
-    (echo.protocol, echo.payload) = (1, vec![8, 0, 0xf7, 0xff, 0, 0, 0, 0]);
-    assert_eq!(pass(&mut tube, &echo.build()).len(), 1);
-    assert_eq!(tube.count(Verdict::ReversePath), 0);
+    everywhere(|router| {
+        router.switch(Switch::Sources(ReversePath::Strict));
+        for (source, verdict) in [
+            ("0.0.0.0", Verdict::Martian),
+            ("127.0.0.1", Verdict::Martian),
+            ("169.254.7.7", Verdict::LinkLocal),
+        ] {
+            dies(router, 0, &to_router(0, &Ip4::udp(source, FAR, 9).build()), verdict);
+        }
+        assert_eq!(answer(router, &udp6("fe80::9", FAR6, 64, 9)).map(|a| a.says()), Some((1, 2)));
+        let discover = Ip4::udp("0.0.0.0", "255.255.255.255", 300).build();
+        assert_eq!(router.send(0, &[ethernet([0xff; 6], host_mac(0, 9), 0x0800, &discover)]), []);
+        // An echo request to the router itself, from behind the other port.
+        let mut echo = Ip4::udp("198.51.100.3", "10.0.0.1", 0);
+        (echo.protocol, echo.payload) = (1, vec![8, 0, 0xf7, 0xff, 0, 0, 0, 0]);
+        but(router, &SOURCES_OF_THE_HOSTS, |router| assert_eq!(pass(router, &echo.build()).len(), 1));
+        assert_eq!(router.counted(Verdict::ReversePath).unwrap_or(0), 0);
+    });
 }
 
 /// Rule 18. In a burst the others go on, in order, and each is counted for what it is.
 #[test]
 fn only_the_spoofed_packets_of_a_burst_die() {
-    let mut tube = checking(ReversePath::Strict);
-    let mut expected = Vec::new();
-    for i in 0..60 {
-        let source = if i % 3 == 1 { "198.51.100.9" } else { NEAR };
-        let mut packet = Ip4::udp(source, FAR, i);
-        packet.id = i as u16;
-        if source == NEAR {
-            expected.push(42 + i);
+    everywhere(|router| {
+        router.switch(Switch::Sources(ReversePath::Strict));
+        let (mut frames, mut expected) = (Vec::new(), Vec::new());
+        for i in 0..60 {
+            let source = if i % 3 == 1 { "198.51.100.9" } else { NEAR };
+            let mut packet = Ip4::udp(source, FAR, i);
+            packet.id = i as u16;
+            if source == NEAR {
+                expected.push(42 + i);
+            }
+            frames.push(to_router(0, &packet.build()));
         }
-        tube.inject(0, &ethernet(port_mac(0), host_mac(0, 9), 0x0800, &packet.build()));
-    }
-    tube.settle();
-    tube.check();
-    assert_eq!(tube.arrived(1).iter().map(Vec::len).collect::<Vec<_>>(), expected);
-    assert_eq!(tube.verdicts(), [("forwarded", 40), ("reverse_path", 20)]);
-    tube.change_ports(|_, table| table.reverse_path = ReversePath::Off);
-    assert_eq!(pass(&mut tube, &plain().build()).len(), 1);
+        let out = router.send(0, &frames);
+        assert_eq!(out.iter().map(|(_, frame)| frame.len()).collect::<Vec<_>>(), expected);
+        router.ended(&[("forwarded", 40), ("reverse_path", 20)]);
+        router.switch(Switch::Sources(ReversePath::Off));
+        assert_eq!(pass(router, &plain().build()).len(), 1);
+    });
 }

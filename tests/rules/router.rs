@@ -9,7 +9,7 @@ use std::{
 
 use ipnet::IpNet;
 use sweepd::forward::{messages::ToWorker, verdict::Verdict};
-use sweepd::tables::{Action, NextHopId, fixed};
+use sweepd::tables::{Action, NextHopId, ReversePath, fixed};
 
 use crate::common::{PortSpec, Tube, host_mac, port_mac};
 use crate::differences::Difference;
@@ -72,6 +72,13 @@ pub enum To {
     Blackhole,
 }
 
+/// What a router does or does not, by configuration; at port 0 where it is a port's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Switch {
+    Sources(ReversePath),
+    Redirects(bool),
+}
+
 /// A router under test.
 pub trait Router {
     fn place(&self) -> Place;
@@ -100,6 +107,9 @@ pub trait Router {
 
     /// The frames of this test have ended so, all of them, as far as anybody counts.
     fn ended(&mut self, verdicts: &[(&'static str, u64)]);
+
+    /// Sets a switch, until the test ends.
+    fn switch(&mut self, switch: Switch);
 
     /// Limits ICMP errors to so many a second and so many at once, or as near as it can; gives the
     /// limit that is in force.
@@ -162,7 +172,7 @@ impl Router for Tube {
     }
 
     fn neighbor(&mut self, port: usize, address: &str, host: u8) {
-        let hop = self.routes.known(port, host, MTUS[port]);
+        let hop = self.routes.known(port, host, MTUS[port], address.contains(':'));
         self.routes.add(&IpNet::from(address.parse::<IpAddr>().expect("an address")).to_string(), hop);
     }
 
@@ -178,6 +188,14 @@ impl Router for Tube {
 
     fn ended(&mut self, verdicts: &[(&'static str, u64)]) {
         assert_eq!(self.verdicts(), verdicts);
+    }
+
+    fn switch(&mut self, switch: Switch) {
+        self.change_ports(|port, table| match switch {
+            Switch::Sources(how) if port == 0 => table.reverse_path = how,
+            Switch::Redirects(on) if port == 0 => table.redirects = on,
+            _ => {}
+        });
     }
 
     fn limit_errors(&mut self, rate: u32, burst: u32) -> (u64, u64) {
@@ -214,7 +232,7 @@ impl Router for Tube {
 /// The next hop to that host: known, or to be resolved.
 fn hop(tube: &mut Tube, port: usize, host: u8, prefix: &str) -> NextHopId {
     if HOSTS.contains(&host) {
-        return tube.routes.known(port, host, MTUS[port]);
+        return tube.routes.known(port, host, MTUS[port], prefix.contains(':'));
     }
     let net = if prefix.contains(':') { format!("2001:db8:{port}::") } else { format!("10.0.{port}.") };
     let gateway = format!("{net}{host}").parse().expect("an address");
@@ -241,12 +259,12 @@ pub fn router() -> Tube {
     };
     let mut tube = Tube::new(&[0, 1, 2, 3].map(spec), 1);
     for (prefix, port) in NETWORKS {
-        let hop = tube.routes.known(*port, 9, MTUS[*port]);
+        let hop = tube.routes.known(*port, 9, MTUS[*port], prefix.contains(':'));
         tube.routes.add(prefix, hop);
     }
     for port in 0..MTUS.len() {
         for host in HOSTS {
-            let hop = tube.routes.known(port, host, MTUS[port]);
+            let hop = tube.routes.known(port, host, MTUS[port], false);
             tube.routes.add(&format!("10.0.{port}.{host}/32"), hop);
         }
     }
@@ -270,7 +288,7 @@ fn on_real_interfaces(test: impl Fn(&mut dyn Router)) {
         eprintln!("skipped: the rules over xdp and on Linux's own forwarding need {missing}");
         return;
     }
-    let _pinned = crate::wires::Pinned::new();
+    let _pinned = crate::namespace::Pinned::new();
     for place in [Place::Xdp, Place::Kernel] {
         let mut wires = crate::wires::of(place);
         let result = catch_unwind(AssertUnwindSafe(|| {

@@ -1,7 +1,7 @@
 //! What a router does only when it is switched on: redirects (RFC 1812 section 5.2.7.2, RFC 4861
 //! section 8.2) and source routes (RFC 1812 sections 4.2.2.1 and 5.2.4.1).
 //!
-//! Between pipes only: each of them needs a router with other switches
+//! Between pipes only: Linux has no such switch, or what it switches is the host's
 
 use std::net::Ipv6Addr;
 
@@ -9,8 +9,12 @@ use sweepd::forward::verdict::Verdict;
 use sweepd::tables::Action;
 
 use crate::common::{Tube, host_mac, port_mac};
+use crate::differences::QUOTED_AS_IT_LEAVES;
 use crate::packets::{Ip4, ethernet, pseudo6, udp6};
-use crate::router::{Answer, FAR, NEAR, answer, dies, from_router, pass, plain, router, to_router};
+use crate::router::{
+    Answer, FAR, NEAR, Router, Switch, To, answer, but, dies, everywhere, from_router, pass, plain, router,
+    to_router,
+};
 
 /// The router with redirects at port 0, and a network behind host 3 of port 0.
 fn redirecting() -> Tube {
@@ -33,56 +37,73 @@ fn redirecting() -> Tube {
     tube
 }
 
-/// The packets that went on to host 3 of port 0, and those for host 9 of it, without their headers.
-fn sorted(out: Vec<(usize, Vec<u8>)>) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+/// Switches redirects on at port 0, behind whose host 3 is a network.
+fn switch_on(router: &mut dyn Router) {
+    router.switch(Switch::Redirects(true));
+    router.route("100.64.0.0/16", &To::Host(0, 3));
+    router.publish();
+}
+
+/// The packets for this host of port 0, without their headers.
+fn for_host(out: &[(usize, Vec<u8>)], host: u8) -> Vec<Vec<u8>> {
     assert!(out.iter().all(|(port, _)| *port == 0), "{out:?}");
-    let to = |host: u8| {
-        let frames = out.iter().filter(|(_, frame)| frame[..6] == host_mac(0, host));
-        frames.map(|(_, frame)| frame[14..].to_vec()).collect::<Vec<_>>()
-    };
-    (to(3), to(9))
+    let frames = out.iter().filter(|(_, frame)| frame[..6] == host_mac(0, host));
+    frames.map(|(_, frame)| frame[14..].to_vec()).collect()
 }
 
 /// Rule 17. A host redirect with the better gateway, from our address on that network; the packet
 /// goes on.
 #[test]
 fn a_sender_on_the_link_is_told_of_the_better_gateway() {
-    let mut tube = redirecting();
-    let packet = Ip4::udp("10.0.0.9", "100.64.0.1", 30);
-    let (on, told) = sorted(pass(&mut tube, &packet.build()));
-    assert_eq!(on, [packet.clone().ttl(63).build()]);
-    let said = Answer::of(&told[0]);
-    assert_eq!((told.len(), said.says(), said.rest), (1, (5, 1), 0x0a00_0003));
-    assert_eq!((said.source(), &said.quoted), (&[10, 0, 0, 1][..], &packet.build()));
-    assert_eq!(tube.verdicts(), [("forwarded", 1)]);
-    // To a station of the link itself: that station.
-    let packet = Ip4::udp("10.0.0.9", "10.0.0.2", 30).build();
-    let out = pass(&mut tube, &packet);
-    let said: Vec<_> = out.iter().filter(|(_, f)| f[..6] == host_mac(0, 9)).collect();
-    assert_eq!((out.len(), Answer::of(&said[0].1[14..]).rest), (2, 0x0a00_0002));
+    everywhere(|router| {
+        switch_on(router);
+        let packet = Ip4::udp("10.0.0.9", "100.64.0.1", 30);
+        let out = pass(router, &packet.build());
+        let (on, told) = (for_host(&out, 3), for_host(&out, 9));
+        assert_eq!(on, [packet.clone().ttl(63).build()]);
+        let said = Answer::of(&told[0]);
+        assert_eq!((told.len(), said.says(), said.rest), (1, (5, 1), 0x0a00_0003));
+        assert_eq!(said.source(), [10, 0, 0, 1]);
+        but(router, &QUOTED_AS_IT_LEAVES, |_| assert_eq!(said.quoted, packet.build()));
+        router.ended(&[("forwarded", 1)]);
+        // To a station of the link itself: that station. From another, since Linux lets each wait.
+        let packet = Ip4::udp("10.0.0.5", "10.0.0.2", 30).build();
+        let out = pass(router, &packet);
+        let told = for_host(&out, 5);
+        assert_eq!((out.len(), Answer::of(&told[0]).rest), (2, 0x0a00_0002));
+    });
 }
 
-/// Rule 17. Not by default; not to a sender beyond the link, about another link, about a source
-/// route, an ICMP error or a later fragment.
+/// Rule 17. Not by default; not to a sender beyond the link, about another link, an ICMP error or a
+/// later fragment.
 #[test]
 fn a_redirect_is_sent_only_where_it_may_be() {
+    everywhere(|router| {
+        switch_on(router);
+        let on_link = || Ip4::udp("10.0.0.9", "100.64.0.1", 30);
+        let beyond = Ip4::udp(NEAR, "100.64.0.1", 30);
+        let other_link = Ip4::udp("10.0.0.9", FAR, 30);
+        let mut error = on_link();
+        (error.protocol, error.payload) = (1, vec![3, 1, 0xfc, 0xfe, 0, 0, 0, 0]);
+        let mut later = on_link();
+        later.flags_offset = 0x2001;
+        for packet in [beyond, other_link, error, later] {
+            let out = pass(router, &packet.build());
+            assert_eq!(out.len(), 1, "only the packet itself: {out:?}");
+        }
+        router.switch(Switch::Redirects(false));
+        assert_eq!(pass(router, &on_link().build()).len(), 1);
+    });
+}
+
+/// Rules 17, 19. Nor about a source route that is followed.
+#[test]
+fn a_source_route_gives_no_cause_for_a_redirect() {
     let mut tube = redirecting();
-    let on_link = || Ip4::udp("10.0.0.9", "100.64.0.1", 30);
-    let beyond = Ip4::udp(NEAR, "100.64.0.1", 30);
-    let other_link = Ip4::udp("10.0.0.9", FAR, 30);
-    let mut error = on_link();
-    (error.protocol, error.payload) = (1, vec![3, 1, 0xfc, 0xfe, 0, 0, 0, 0]);
-    let mut later = on_link();
-    later.flags_offset = 0x2001;
-    let mut with_route = on_link();
-    with_route.options = vec![131, 7, 8, 9, 9, 9, 9, 0];
     tube.follow_source_routes(true);
-    for packet in [beyond, other_link, error, later, with_route] {
-        let out = pass(&mut tube, &packet.build());
-        assert_eq!(out.len(), 1, "only the packet itself: {out:?}");
-    }
-    tube.change_ports(|_, table| table.redirects = false);
-    assert_eq!(pass(&mut tube, &on_link().build()).len(), 1);
+    let mut packet = Ip4::udp("10.0.0.9", "100.64.0.1", 30);
+    packet.options = vec![131, 7, 8, 9, 9, 9, 9, 0];
+    assert_eq!(pass(&mut tube, &packet.build()).len(), 1);
 }
 
 /// Rules 13, 17. Limited like errors, by a bucket of their own.

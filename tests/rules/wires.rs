@@ -9,31 +9,23 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::{self, Read, Write},
     net::IpAddr,
-    os::fd::{AsFd, AsRawFd},
+    os::fd::AsFd,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    sync::{OnceLock, mpsc},
+    process::{Child, Stdio},
+    sync::OnceLock,
     thread,
     time::{Duration, Instant},
 };
 
-use nix::{
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-    sched::{CloneFlags, CpuSet, sched_getaffinity, sched_setaffinity, unshare},
-    sys::socket::{
-        AddressFamily, LinkAddr, SockFlag, SockProtocol, SockType, SockaddrLike, bind, setsockopt, socket,
-        sockopt::RcvBufForce,
-    },
-    unistd::{Pid, gettid},
-};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::{Mutex, MutexGuard};
-use sweepd::{forward::verdict::Verdict, stats::read::StatsReader};
+use sweepd::{forward::verdict::Verdict, stats::read::StatsReader, tables::ReversePath};
 
 use crate::common::{host_mac, port_mac};
+use crate::namespace::{FarEnd, Namespace, command, is_chatter, mac_text};
 use crate::packets::{Ip4, checksum};
-use crate::router::{HOSTS, MTUS, NEAR, Place, Router, To, addresses, to_router};
+use crate::router::{HOSTS, MTUS, NEAR, Place, Router, Switch, To, addresses, to_router};
 
 /// Longest time until something that must happen has happened, on a machine that is busy.
 const SOON: Duration = Duration::from_secs(10);
@@ -64,103 +56,6 @@ pub fn of(place: Place) -> MutexGuard<'static, Wires> {
     wires
 }
 
-/// A network namespace: a thread in it that does what it is told, as long as the process lives.
-struct Namespace {
-    orders: mpsc::Sender<Box<dyn FnOnce() + Send>>,
-    thread: Pid,
-}
-
-impl Namespace {
-    fn new() -> Self {
-        let (orders, jobs) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
-        let (ready, thread) = mpsc::channel();
-        thread::spawn(move || {
-            unshare(CloneFlags::CLONE_NEWNET).unwrap();
-            ready.send(gettid()).unwrap();
-            jobs.into_iter().for_each(|job| job());
-        });
-        Self { orders, thread: thread.recv().unwrap() }
-    }
-
-    /// Runs `f` there.
-    fn run<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> T {
-        let (give, take) = mpsc::channel();
-        self.orders.send(Box::new(move || drop(give.send(f())))).unwrap();
-        take.recv().expect("it does not panic")
-    }
-
-    /// Runs lines of the shell's there, which must succeed.
-    #[track_caller]
-    fn sh(&self, lines: &str) -> String {
-        let lines = format!("set -e\n{lines}");
-        let out = self.run(move || command("sh").args(["-c", &lines]).output());
-        let out = out.unwrap();
-        let text = String::from_utf8_lossy(&out.stdout).into_owned();
-        assert!(out.status.success(), "{text}{}", String::from_utf8_lossy(&out.stderr));
-        text
-    }
-}
-
-fn command(name: &str) -> Command {
-    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
-    let mut command = Command::new(name);
-    command.env("PATH", path).env("LC_ALL", "C");
-    command
-}
-
-/// The far end of a port: whole frames in and out.
-struct FarEnd(File);
-
-impl FarEnd {
-    fn open(interface: &str) -> Self {
-        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-        let fd = socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll).unwrap();
-        let address = libc::sockaddr_ll {
-            sll_family: libc::AF_PACKET as u16,
-            sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
-            sll_ifindex: nix::net::if_::if_nametoindex(interface).unwrap() as i32,
-            sll_hatype: 0,
-            sll_pkttype: 0,
-            sll_halen: 0,
-            sll_addr: [0; 8],
-        };
-        // SAFETY: the address is alive and of the length given.
-        let address = unsafe {
-            LinkAddr::from_raw((&raw const address).cast(), Some(size_of_val(&address) as libc::socklen_t))
-        };
-        bind(fd.as_raw_fd(), &address.unwrap()).unwrap();
-        setsockopt(&fd, RcvBufForce, &(8 << 20)).unwrap();
-        Self(File::from(fd))
-    }
-
-    fn send(&mut self, frame: &[u8]) {
-        let n = self.0.write(frame).unwrap_or_else(|e| panic!("{} bytes: {e}", frame.len()));
-        assert_eq!(n, frame.len());
-    }
-
-    fn receive(&mut self) -> Option<Vec<u8>> {
-        let mut bytes = [0; 2048];
-        match self.0.read(&mut bytes) {
-            Ok(n) => Some(bytes[..n].to_vec()),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => None,
-            Err(e) => panic!("a far end: {e}"),
-        }
-    }
-}
-
-/// What the router's kernel says without having been asked: multicast listener reports, IGMP, router
-/// solicitations; and its questions for neighbours.
-fn is_chatter(frame: &[u8]) -> bool {
-    let byte = |at: usize| frame.get(at).copied().unwrap_or(0);
-    match (byte(0), byte(12), byte(13)) {
-        (0x33, 0x86, 0xdd) if byte(20) == 0 => byte(54) == 58,
-        (0x33, 0x86, 0xdd) => byte(20) == 58 && [133, 135, 143].contains(&byte(54)),
-        (0x01, 0x08, 0x00) => byte(23) == 2,
-        (0xff, 0x08, 0x06) => byte(21) == 1,
-        _ => false,
-    }
-}
-
 /// The router, its far ends, and sweepd when it runs there.
 pub struct Wires {
     place: Place,
@@ -179,10 +74,13 @@ pub struct Wires {
     died: BTreeMap<&'static str, u64>,
     changes: String,
     undo: Vec<String>,
+    /// Whether sweepd has another configuration than at the start.
+    configured: bool,
 }
 
 struct Daemon {
     child: Child,
+    config: PathBuf,
     log: PathBuf,
     counters: StatsReader,
 }
@@ -232,6 +130,7 @@ impl Wires {
             died: BTreeMap::new(),
             changes: String::new(),
             undo: Vec::new(),
+            configured: false,
         }
     }
 
@@ -261,6 +160,9 @@ impl Wires {
 
     /// Takes the changes of the test back, whether it passed or not.
     pub fn undo(&mut self) {
+        if self.configured {
+            self.configure("");
+        }
         self.changes.clear();
         for line in std::mem::take(&mut self.undo).into_iter().rev() {
             self.changes += &line;
@@ -337,7 +239,7 @@ impl Wires {
             }
             assert!(start.elapsed() < SOON, "markers are missing, by port: {waiting:?}; came: {came:x?}");
             let mut fds: Vec<_> =
-                self.ends.iter().map(|end| PollFd::new(end.0.as_fd(), PollFlags::POLLIN)).collect();
+                self.ends.iter().map(|end| PollFd::new(end.as_fd(), PollFlags::POLLIN)).collect();
             poll(&mut fds, PollTimeout::from(100u8)).unwrap();
         }
     }
@@ -361,6 +263,18 @@ impl Wires {
         for (name, n) in self.raw() {
             *self.aside.entry(name).or_default() += n - before[name];
         }
+    }
+
+    /// Has sweepd read another configuration, until the test ends.
+    fn configure(&mut self, port: &str) {
+        let Some(running) = &self.daemon else { return };
+        let dir = running.config.parent().expect("its folder");
+        fs::write(&running.config, configuration(dir, port)).unwrap();
+        let out =
+            command(env!("CARGO_BIN_EXE_sweepd")).args(["reload", "--config"]).arg(&running.config).output();
+        let out = out.unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        self.configured = !port.is_empty();
     }
 
     fn wait_until_routed_to(&mut self, host: u8) {
@@ -449,7 +363,33 @@ impl Router for Wires {
         assert!(right, "{ours:?}, not {expected:?}");
     }
 
+    fn switch(&mut self, switch: Switch) {
+        if self.daemon.is_some() {
+            let key = match switch {
+                Switch::Sources(ReversePath::Off) => "urpf = \"off\"".to_owned(),
+                Switch::Sources(ReversePath::Loose) => "urpf = \"loose\"".to_owned(),
+                Switch::Sources(ReversePath::Strict) => "urpf = \"strict\"".to_owned(),
+                Switch::Redirects(on) => format!("redirects = {on}"),
+            };
+            return self.configure(&key);
+        }
+        let (file, value) = match switch {
+            Switch::Sources(ReversePath::Off) => ("rp_filter", 0),
+            Switch::Sources(ReversePath::Strict) => ("rp_filter", 1),
+            Switch::Sources(ReversePath::Loose) => ("rp_filter", 2),
+            Switch::Redirects(on) => ("send_redirects", u8::from(on)),
+        };
+        let file = format!("/proc/sys/net/ipv4/conf/p0/{file}");
+        self.router.sh(&format!("echo {value} >{file}"));
+        self.undo.push(format!("echo 0 >{file}\n"));
+    }
+
     fn limit_errors(&mut self, _: u32, _: u32) -> (u64, u64) {
+        if self.daemon.is_some() {
+            // What it begins with: after a lower limit the tests that follow had to wait for more.
+            let limit = sweepd::tables::IcmpLimit::default();
+            return (limit.rate.into(), limit.burst.into());
+        }
         let [limit, none] = ["echo 10 >$v6; echo 10 >$v4; echo 6168 >$mask", "echo 0 >$v6; echo 0 >$mask"]
             .map(|line| {
                 format!(
@@ -457,11 +397,6 @@ impl Router for Wires {
                      mask=/proc/sys/net/ipv4/icmp_ratemask; {line}\n"
                 )
             });
-        if self.place == Place::Xdp {
-            // What sweepd begins with; it has no key for it.
-            let limit = sweepd::tables::IcmpLimit::default();
-            return (limit.rate.into(), limit.burst.into());
-        }
         self.router.sh(&limit);
         self.undo.push(none);
         // One in 10 ms, four times as many towards a prefix of 64 bits or less, six at once.
@@ -504,17 +439,14 @@ impl Daemon {
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).unwrap();
         let (config, log) = (dir.join("sweepd.toml"), dir.join("log"));
-        let mut text = format!("[daemon]\nruntime_dir = {:?}\n", dir.join("run"));
-        for k in 0..PORTS {
-            text += &format!("[[port]]\nname = \"p{k}\"\ndevice = \"xdp:p{k}\"\n");
-        }
-        fs::write(&config, text).unwrap();
+        fs::write(&config, configuration(&dir, "")).unwrap();
         let stderr = File::create(&log).unwrap();
         // It ends with the thread that started it, which is when the tests do.
+        let path = config.clone();
         let child = router.run(move || {
             command("setpriv")
                 .args(["--pdeathsig", "TERM", env!("CARGO_BIN_EXE_sweepd"), "run", "--config"])
-                .arg(config)
+                .arg(path)
                 .stdout(Stdio::null())
                 .stderr(stderr)
                 .spawn()
@@ -530,8 +462,20 @@ impl Daemon {
             thread::sleep(Duration::from_millis(5));
         }
         let counters = StatsReader::open(&dir.join("run/stats")).unwrap();
-        Self { child, log, counters }
+        Self { child, config, log, counters }
     }
+}
+
+/// sweepd's configuration, with more keys of the first port.
+fn configuration(dir: &Path, port: &str) -> String {
+    // A check of sources would change what happens at the end, for which sweepd had to be restarted.
+    let dir = dir.join("run");
+    let mut text = format!("[daemon]\nruntime_dir = {dir:?}\non_exit = \"forward\"\n");
+    for k in 0..PORTS {
+        let more = if k == 0 { port } else { "" };
+        text += &format!("[[port]]\nname = \"p{k}\"\ndevice = \"xdp:p{k}\"\n{more}\n");
+    }
+    text
 }
 
 /// The addresses of a port, and its hosts.
@@ -559,29 +503,4 @@ fn set_up_port(k: usize) -> String {
         }
     }
     lines
-}
-
-fn mac_text(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
-}
-
-/// Keeps the thread on one core while it lives, so that the kernel takes its frames in order.
-pub struct Pinned(CpuSet);
-
-impl Pinned {
-    pub fn new() -> Self {
-        let this = Pid::from_raw(0);
-        let before = sched_getaffinity(this).unwrap();
-        let mut one = CpuSet::new();
-        let first = (0..CpuSet::count()).find(|cpu| before.is_set(*cpu).unwrap()).unwrap();
-        one.set(first).unwrap();
-        sched_setaffinity(this, &one).unwrap();
-        Self(before)
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        let _ = sched_setaffinity(Pid::from_raw(0), &self.0);
-    }
 }
