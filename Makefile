@@ -48,8 +48,7 @@ bench-follow:
 	@$(TARGET)/release/sweepd-bench follow --document docs/performance.md
 
 fuzz:
-	scripts/fuzz.sh frame $(FUZZ_SECONDS)
-	scripts/fuzz.sh config $(FUZZ_SECONDS)
+	scripts/fuzz.sh all $(FUZZ_SECONDS)
 
 freebsd:
 	scripts/check-freebsd.sh clippy --workspace --all-targets

@@ -48,7 +48,7 @@ about() {
             awk '/^test result: / { passed += $4; failed += $6; ignored += $8 }
                  END { printf "%d passed, %d failed, %d ignored", passed, failed, ignored }' "$2"
             ;;
-        frame | config) sed -n 's/^Done \([0-9]*\) runs.*/\1 runs/p' "$2" | tail -1 ;;
+        fuzz) awk '/: Done / { targets++; runs += $3 } END { printf "%d targets, %d runs", targets, runs }' "$2" ;;
     esac
 }
 
@@ -64,7 +64,8 @@ has() {
 
 formatted() {
     "$cargo" fmt --version || { echo 'SKIPPED: the format, for want of rustfmt'; return 0; }
-    "$cargo" fmt --all --check && "$cargo" fmt --manifest-path fuzz/Cargo.toml --check
+    "$cargo" fmt --all --check && "$cargo" fmt --manifest-path fuzz/Cargo.toml --check &&
+        "$cargo" fmt --manifest-path fuzz/corpus/Cargo.toml --check
 }
 
 linted() {
@@ -106,7 +107,7 @@ modelled() {
 }
 
 fuzzed() {
-    scripts/fuzz.sh "$1" "$seconds"
+    scripts/fuzz.sh all "$seconds"
 }
 
 manuals() {
@@ -191,8 +192,7 @@ step docs documented
 step tables scripts/tables.sh
 step tests tested
 step loom modelled
-step frame fuzzed frame
-step config fuzzed config
+step fuzz fuzzed
 step manuals manuals
 step makefile makefile
 step scripts scripts

@@ -1,20 +1,10 @@
 //! Any bytes as a frame: to the built-in host, its IP packet to ICMP errors and fragmentation, and
 //! all of it through a real worker between pipes, with routes of every kind.
-//!
-//! The first byte chooses what is repaired in the frame, since no chance finds a right checksum:
-//! bit 0 the MAC address, bit 1 the IPv4 header's checksum and total length, bit 2 the checksum
-//! behind it; bit 3 the port it comes in on, and bit 4 whether neighbours that are asked for fail at
-//! once. The next two are the MTU.
-#![no_main]
-
-#[path = "../../tests/common/mod.rs"]
-mod common;
 
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use common::{PortSpec, Tube};
-use libfuzzer_sys::fuzz_target;
+use crate::common::{self, PortSpec, Tube};
 use sweepd::forward::builtin;
 use sweepd::forward::fragment::Fragments;
 use sweepd::forward::icmp_error::{Icmp4Error, Icmp6Error, LONGEST4, LONGEST6, Link, ipv4_error, ipv6_error};
@@ -27,16 +17,41 @@ const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const US4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const US6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 
-fuzz_target!(|input: &[u8]| {
-    let [how, mtu_high, mtu_low, frame @ ..] = input else { return };
-    let mut frame = frame.to_vec();
-    repair(*how, &mut frame);
-    worker(*how, &frame);
+/// What an input begins with.
+#[derive(Clone, Copy)]
+pub struct How {
+    /// What is repaired in the frame, since no chance finds a right checksum: bit 0 the MAC address,
+    /// bit 1 the IPv4 header's checksum and total length, bit 2 the checksum behind it; bit 3 is the
+    /// port it comes in on, and bit 4 says whether neighbours that are asked for fail at once.
+    pub bits: u8,
+    /// To fragment by.
+    pub mtu: u16,
+}
+
+impl How {
+    /// The first three bytes of an input, and the rest.
+    pub fn split(input: &[u8]) -> Option<(Self, &[u8])> {
+        let [bits, high, low, rest @ ..] = input else { return None };
+        Some((Self { bits: *bits, mtu: u16::from_be_bytes([*high, *low]) }, rest))
+    }
+}
+
+/// Any bytes.
+pub fn any(input: &[u8]) {
+    if let Some((how, frame)) = How::split(input) {
+        all(how, frame.to_vec());
+    }
+}
+
+/// One frame to everything that takes frames.
+pub fn all(how: How, mut frame: Vec<u8>) {
+    repair(how.bits, &mut frame);
+    worker(how.bits, &frame);
     built_in_host(&frame);
     let Some(packet) = frame.get(ethernet::HEADER_LEN..) else { return };
     errors(packet);
-    fragments(packet, u16::from_be_bytes([*mtu_high, *mtu_low]));
-});
+    fragments(packet, how.mtu);
+}
 
 fn repair(how: u8, frame: &mut [u8]) {
     if how & 1 != 0 && frame.len() >= 12 {

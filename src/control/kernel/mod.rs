@@ -16,7 +16,7 @@ pub mod linux;
 pub mod parse;
 #[cfg(target_os = "linux")]
 pub mod request;
-#[cfg(any(test, target_os = "freebsd"))]
+#[cfg(any(test, fuzzing, target_os = "freebsd"))]
 pub mod route_socket;
 
 #[cfg(target_os = "freebsd")]
