@@ -4,9 +4,6 @@ use std::path::{Path, PathBuf};
 
 use sweepd::config::{self, schema};
 
-/// Examples of what is not built in yet. They must be refused for that and for nothing else.
-const NOT_YET: &[&str] = &["home-gateway.toml"];
-
 fn conf() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("conf")
 }
@@ -21,10 +18,8 @@ fn every_example_passes_check() {
         let config = config::load(&file).unwrap_or_else(|errors| panic!("{errors}"));
         let name = file.file_name().unwrap().to_str().unwrap();
         let refused = config.unsupported();
-        assert_eq!(!refused.is_empty(), NOT_YET.contains(&name), "{name}: {refused:?}");
-        if !NOT_YET.contains(&name) {
-            assert_eq!(config.warnings, [], "{name}");
-        }
+        assert_eq!(refused, [], "{name}");
+        assert_eq!(config.warnings, [], "{name}");
     }
 }
 

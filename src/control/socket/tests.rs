@@ -185,7 +185,7 @@ fn what_is_wrong_is_said_and_the_connection_goes_on_if_it_can() {
         r#"{"version":1,"command":"show"}"#,
         r#"{"version":1,"command":"dance"}"#,
         r#"{"version":1,"command":"reload"}"#,
-        r#"{"version":1,"command":"show","what":"flows"}"#,
+        r#"{"version":1,"command":"show","what":"flows","filter":"everything"}"#,
         r#"{"version":1,"command":"show","what":"routes","address":"nowhere"}"#,
     ] {
         stream.write_all(line(request).as_bytes()).unwrap();
