@@ -77,7 +77,7 @@ pub fn acl(config: &Config) -> Result<Option<Arc<Compiled>>, ConfigErrors> {
 /// A sub-port, as configured, of a port whose device takes frames of so many bytes.
 pub fn sub_port_spec(config: &Config, port: &config::Port, max_frame: u32) -> Option<PortSpec> {
     let config::Sub { parent, tags } = port.sub.as_ref()?;
-    let header = ETHERNET + tags.len() as u32;
+    let header = ETHERNET + tags.bytes() as u32;
     Some(PortSpec {
         name: port.name.clone(),
         mac: port.mac.map(|mac| mac.0),

@@ -326,7 +326,7 @@ impl Outputs {
             Some(&Way::Own(at)) => {
                 let output = &mut own[usize::from(at)];
                 let bare = matches!(exit, Exit::Tagged(_)) || output.is_way_up;
-                let room = if bare { 0 } else { tags.len() };
+                let room = if bare { 0 } else { tags.bytes() };
                 output.tagged = true;
                 let sent = output.queue.ring.send_with((len + room) as u32, |buf| {
                     fill(&mut buf[room..]);
@@ -343,7 +343,7 @@ impl Outputs {
                     (true, Exit::Host(_)) => Sent::Left,
                     (true, _) => {
                         // As on the way in, without the tags.
-                        let bytes = if bare { len.saturating_sub(tags.len()) } else { len };
+                        let bytes = if bare { len.saturating_sub(tags.bytes()) } else { len };
                         block.tx_packets.add(1);
                         block.tx_bytes.add(bytes as u64);
                         block.made.add(u64::from(origin == Origin::Made));
@@ -355,10 +355,12 @@ impl Outputs {
                 let ring = &mut peers[usize::from(at)].ring;
                 let pushed = match exit {
                     // With the tags, since nobody there knows the priority.
-                    Exit::Wire(port) => ring.push_with(Exit::Tagged(port), origin, len + tags.len(), |buf| {
-                        fill(&mut buf[tags.len()..]);
-                        tags.write(buf, *priority);
-                    }),
+                    Exit::Wire(port) => {
+                        ring.push_with(Exit::Tagged(port), origin, len + tags.bytes(), |buf| {
+                            fill(&mut buf[tags.bytes()..]);
+                            tags.write(buf, *priority);
+                        })
+                    }
                     exit => ring.push_with(exit, origin, len, fill),
                 };
                 if pushed { Sent::InTransit } else { Sent::Not(Verdict::HandoverFull) }
@@ -371,6 +373,7 @@ impl Outputs {
     /// which `skipped` bytes stand in front of it, and `len` what is to be sent of it. Where it leaves
     /// with as many tags its buffer is exchanged, else it is copied.
     #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "called once, by the stage that has them all")]
     pub fn forward_untagged(
         &mut self,
         port: PortId,
@@ -381,7 +384,8 @@ impl Outputs {
         len: u32,
         skipped: u32,
     ) -> Sent {
-        let same = self.sub_port(port).filter(|sub| sub.sub.tags.len() as u32 == skipped).map(|sub| sub.sub);
+        let same =
+            self.sub_port(port).filter(|sub| sub.sub.tags.bytes() as u32 == skipped).map(|sub| sub.sub);
         if let Some(sub) = same
             && let Some(&Way::Own(at)) = self.wire.get(usize::from(sub.parent))
             && let Some(output) = self.own.get_mut(usize::from(at))

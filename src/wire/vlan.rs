@@ -80,16 +80,16 @@ impl Tags {
 
     /// Their length in a frame, in bytes.
     #[inline(always)]
-    pub const fn len(&self) -> usize {
+    pub const fn bytes(&self) -> usize {
         if self.inner.is_some() { 2 * TAG_LEN } else { TAG_LEN }
     }
 
     /// Writes the tags between the MAC addresses and the EtherType of a frame: `frame` has
-    /// [`Tags::len`] bytes of room in front, and the frame without tags behind them. A frame that is
+    /// [`Tags::bytes`] bytes of room in front, and the frame without tags behind them. A frame that is
     /// shorter than its MAC addresses stays as it is.
     #[inline(always)]
     pub fn write(&self, frame: &mut [u8], priority: Priority) {
-        let len = self.len();
+        let len = self.bytes();
         if frame.len() < len + ADDRESSES {
             return;
         }
