@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use sweepd::config::{self, schema};
 
+/// Examples that filter: `check` says what that means for the kernel's own forwarding, no more.
+const FILTERS: &[&str] = &["home-gateway.toml"];
+
 fn conf() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("conf")
 }
@@ -19,7 +22,10 @@ fn every_example_passes_check() {
         let name = file.file_name().unwrap().to_str().unwrap();
         let refused = config.unsupported();
         assert_eq!(refused, [], "{name}");
-        assert_eq!(config.warnings, [], "{name}");
+        let told: Vec<_> =
+            config.warnings.iter().filter(|warning| !warning.message.contains("on_exit")).collect();
+        assert!(told.is_empty(), "{name}: {told:?}");
+        assert_eq!(!config.warnings.is_empty(), FILTERS.contains(&name), "{name}: {:?}", config.warnings);
     }
 }
 
