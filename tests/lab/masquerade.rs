@@ -87,6 +87,8 @@ fn errors_come_back_through_the_gateway() {
     assert_eq!(hops, ["10.0.1.1", "10.0.2.2"], "{text}");
     // A way that has become narrower: TCP hears of it and goes on.
     sh(&format!("ip -n {} link set p2 mtu 1300", lab.r())).ok();
+    lab.host(2, "ip link set eth0 mtu 1300").ok();
+    lab.host(2, "ip route change 10.0.2.0/24 dev eth0 src 10.0.2.2 advmss 1460").ok();
     let listener = lab.in_host(2, || TcpListener::bind("10.0.2.2:0").unwrap());
     let (server, caller) = connection(listener, |to| lab.in_host(1, || TcpStream::connect(to).unwrap()));
     wait_for("the new MTU is known", || router.log().contains("1300") || router.verdict("forwarded") > 0);
