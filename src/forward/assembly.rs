@@ -6,7 +6,7 @@
 
 use std::{io, sync::Arc};
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Sender;
 use netmap::{Host, Port, PortInfo, TxQueue, device::PortControl};
 
 use super::{
@@ -15,12 +15,13 @@ use super::{
     handover,
     idle::Patience,
     messages::{ToKeeper, ToWorker},
-    outputs::{Output, Outputs, Peer, Way},
+    outputs::{Outputs, Peer, Way},
+    plug::{Plug, Share, Up},
+    pulse::Pulse,
     slow::Slow,
-    sums::Samples,
     translate::Translator,
     used::Used,
-    worker::{Input, Worker},
+    worker::Worker,
 };
 use crate::{
     stats::file::StatsFile,
@@ -37,6 +38,8 @@ pub struct WorkerLink {
     pub commands: Sender<ToWorker>,
     /// Wakes the worker to look at them.
     pub bell: Arc<Bell>,
+    /// Shows that the worker goes on.
+    pub pulse: Arc<Pulse>,
 }
 
 impl WorkerLink {
@@ -109,7 +112,7 @@ pub fn assemble(
     let mut commands = Vec::with_capacity(count);
     for _ in 0..count {
         let (to, from) = crossbeam_channel::bounded(COMMANDS);
-        links.push(WorkerLink { commands: to, bell: Arc::new(Bell::new()?) });
+        links.push(WorkerLink { commands: to, bell: Arc::new(Bell::new()?), pulse: Arc::default() });
         commands.push(from);
     }
     let (peers, inboxes) = connect(&links);
@@ -119,11 +122,38 @@ pub fn assemble(
         .zip(peers.into_iter().zip(inboxes))
         .enumerate()
         .map(|(index, ((reader, commands), (peers, inbox)))| {
-            worker(index, reader, commands, peers, inbox, &ports, stats, keeper, &links, patience)
+            let ways = vec![Way::None; stats.places()];
+            let flows = FlowTable::new(DEFAULT_FLOWS, Secret::random()?)?;
+            let translator = Translator::new(index, count, DEFAULT_FLOWS)?;
+            Ok(Worker {
+                index,
+                inputs: Vec::new(),
+                inbox,
+                out: Outputs::new(peers, ways.clone(), ways),
+                reader,
+                slow: Slow::new(index, keeper.clone(), flows, translator),
+                blocks: (0..stats.places()).map(|place| stats.block(index, place)).collect(),
+                used: Used::default(),
+                bell: links[index].bell.clone(),
+                commands,
+                keeper: keeper.clone(),
+                patience,
+                pulse: links[index].pulse.clone(),
+                at: None,
+            })
         })
         .collect::<io::Result<_>>()?;
-    let rests = share_out(ports, up, &mut parts);
-    Ok(Assembly { workers: parts, links, ports: rests })
+    let has_way_up = up.is_some();
+    if let (Some(up), Some(first)) = (up, parts.first_mut()) {
+        first.plug(Plug::WayUp(Box::new(Up(up))));
+    }
+    let rests = (0..).zip(ports).map(|(id, port)| {
+        let (shares, rest) = split(id, port, count, has_way_up);
+        parts.iter_mut().zip(shares).for_each(|(worker, share)| worker.attach(share));
+        rest
+    });
+    let ports = rests.collect();
+    Ok(Assembly { workers: parts, links, ports })
 }
 
 /// A hand-over ring for every ordered pair of workers.
@@ -142,49 +172,6 @@ fn connect(links: &[WorkerLink]) -> (Vec<Vec<Peer>>, Vec<Vec<handover::Receiver>
     (peers, inboxes)
 }
 
-#[expect(clippy::too_many_arguments, reason = "called once, right above")]
-fn worker(
-    index: usize,
-    reader: Reader<Tables>,
-    commands: Receiver<ToWorker>,
-    peers: Vec<Peer>,
-    inbox: Vec<handover::Receiver>,
-    ports: &[Port],
-    stats: &StatsFile,
-    keeper: &Sender<ToKeeper>,
-    links: &[WorkerLink],
-    patience: Patience,
-) -> io::Result<Worker> {
-    let ways = |rings: fn(&Port) -> usize| {
-        ports.iter().map(|p| way_to(index, links.len(), rings(p))).collect::<Vec<_>>()
-    };
-    let wire = ways(|p| p.tx.len());
-    let host = ways(|p| match &p.host {
-        Host::Rings { to, .. } => to.len(),
-        Host::Kernel => 1,
-        Host::Builtin => 0,
-    });
-    Ok(Worker {
-        index,
-        inputs: Vec::new(),
-        inbox,
-        out: Outputs::new(peers, wire, host),
-        reader,
-        slow: Slow::new(
-            index,
-            keeper.clone(),
-            FlowTable::new(DEFAULT_FLOWS, Secret::random()?)?,
-            Translator::new(index, links.len(), DEFAULT_FLOWS)?,
-        ),
-        blocks: (0..stats.ports().len()).map(|p| stats.block(index, p)).collect(),
-        used: Used::default(),
-        bell: links[index].bell.clone(),
-        commands,
-        keeper: keeper.clone(),
-        patience,
-    })
-}
-
 /// Worker `index`'s way to a port with `rings` rings, before it is known where its own rings
 /// stand: [`Way::None`] also for those.
 fn way_to(index: usize, workers: usize, rings: usize) -> Way {
@@ -196,86 +183,42 @@ fn way_to(index: usize, workers: usize, rings: usize) -> Way {
     Way::Peer(owner as u16)
 }
 
-fn share_out(ports: Vec<Port>, mut up: Option<TxQueue>, workers: &mut [Worker]) -> Vec<PortRest> {
-    let count = workers.len();
-    let mut up_at = None;
-    let mut rests = Vec::with_capacity(ports.len());
-    for (id, port) in ports.into_iter().enumerate() {
-        let id = id as PortId;
-        for (k, queue) in port.rx.into_iter().enumerate() {
-            workers[k % count].add_input(id, true, queue);
-        }
-        for (k, queue) in port.tx.into_iter().enumerate() {
-            let at = workers[k % count].add_output(id, true, queue);
-            own(&mut workers[k % count].out.wire[usize::from(id)], at);
-        }
-        let builtin_host = matches!(port.host, Host::Builtin);
-        match port.host {
-            Host::Rings { to, from } => {
-                for (k, queue) in to.into_iter().enumerate() {
-                    let at = workers[k % count].add_output(id, false, queue);
-                    own(&mut workers[k % count].out.host[usize::from(id)], at);
-                }
-                for (k, queue) in from.into_iter().enumerate() {
-                    workers[k % count].add_input(id, false, queue);
-                }
-            }
-            Host::Kernel => {
-                if let Some(queue) = up.take() {
-                    let at = workers[0].add_output(id, false, queue);
-                    workers[0].out.own[usize::from(at)].is_way_up = true;
-                    up_at = Some(at);
-                }
-                match up_at {
-                    Some(at) => own(&mut workers[0].out.host[usize::from(id)], at),
-                    None => workers.iter_mut().for_each(|w| w.out.host[usize::from(id)] = Way::None),
-                }
-            }
-            Host::Builtin => {}
-        }
-        rests.push(PortRest { info: port.info, control: port.control, builtin_host });
+/// Takes a port apart: what each of `workers` workers gets of it, and the rest. `has_way_up` says
+/// whether the first worker has a way up to the host's stack for ports that have none themselves.
+pub fn split(id: PortId, port: Port, workers: usize, has_way_up: bool) -> (Vec<Share>, PortRest) {
+    let Port { info, rx, tx, host, control } = port;
+    let rings = match &host {
+        Host::Rings { to, .. } => to.len(),
+        Host::Kernel => usize::from(has_way_up),
+        Host::Builtin => 0,
+    };
+    let mut shares: Vec<Share> = (0..workers)
+        .map(|index| Share {
+            port: id,
+            rx: Vec::new(),
+            tx: Vec::new(),
+            from_host: Vec::new(),
+            to_host: Vec::new(),
+            wire: way_to(index, workers, tx.len()),
+            host: way_to(index, workers, rings),
+            by_way_up: index == 0 && matches!(host, Host::Kernel),
+        })
+        .collect();
+    deal(&mut shares, rx, |share| &mut share.rx);
+    deal(&mut shares, tx, |share| &mut share.tx);
+    let builtin_host = matches!(host, Host::Builtin);
+    if let Host::Rings { to, from } = host {
+        deal(&mut shares, to, |share| &mut share.to_host);
+        deal(&mut shares, from, |share| &mut share.from_host);
     }
-    rests
+    (shares, PortRest { info, control, builtin_host })
 }
 
-/// The first of a worker's own rings is the one it uses.
-fn own(way: &mut Way, at: u16) {
-    if *way == Way::None {
-        *way = Way::Own(at);
-    }
-}
-
-impl Worker {
-    fn add_input(&mut self, port: PortId, wire: bool, queue: netmap::RxQueue) {
-        let block = self.blocks[usize::from(port)].clone();
-        self.inputs.push(Input {
-            port,
-            wire,
-            queue,
-            block,
-            dead: false,
-            chain: false,
-            sums: Samples::default(),
-        });
-    }
-
-    fn add_output(&mut self, port: PortId, wire: bool, queue: TxQueue) -> u16 {
-        let block = self.blocks[usize::from(port)].clone();
-        let output = Output {
-            port,
-            wire,
-            queue,
-            block,
-            packets: 0,
-            bytes: 0,
-            made: 0,
-            full: 0,
-            tagged: false,
-            is_way_up: false,
-            dead: false,
-        };
-        self.out.own.push(output);
-        (self.out.own.len() - 1) as u16
+/// Ring *k* goes to worker *k* mod N.
+fn deal<Q>(shares: &mut [Share], queues: Vec<Q>, of: impl Fn(&mut Share) -> &mut Vec<Q>) {
+    let count = shares.len();
+    for (k, queue) in queues.into_iter().enumerate() {
+        of(&mut shares[k % count]).push(queue);
     }
 }
 

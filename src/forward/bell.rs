@@ -76,6 +76,11 @@ impl Bell {
         while matches!((&self.reader).read(&mut buffer), Ok(n) if n == buffer.len()) {}
     }
 
+    /// Whether the worker sleeps.
+    pub fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::Relaxed)
+    }
+
     /// The descriptor to poll for input while asleep.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()

@@ -163,6 +163,15 @@ pub struct Untagged {
     pub only: u64,
 }
 
+/// Packets taken from a ring whose sweep has not ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unfinished {
+    /// Packets taken.
+    pub taken: u32,
+    /// Those among them that have been through all stages.
+    pub done: u32,
+}
+
 /// The packets of one ring in this sweep, and those of them that go through the stages now.
 #[derive(Debug)]
 pub struct Burst {
@@ -260,6 +269,11 @@ impl Burst {
         self.untagged.only = only;
         (self.v4.len, self.v6.len, self.ready.len) = (0, 0, 0);
         self.odd = Odd::default();
+    }
+
+    /// What was taken, while a burst of it is in the stages.
+    pub fn unfinished(&self) -> Option<Unfinished> {
+        (self.len > 0).then_some(Unfinished { taken: self.taken as u32, done: self.first as u32 })
     }
 
     /// The first of the packets taken.

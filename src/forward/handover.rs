@@ -185,8 +185,10 @@ impl Receiver {
         while self.emptied != filled {
             // SAFETY: this cell lies between emptied and filled, so it is the consumer's.
             let cell = unsafe { &mut *self.shared.cells[(self.emptied % CELLS) as usize].get() };
-            each(Handed { exit: cell.exit, origin: cell.origin, bytes: &mut cell.bytes[..cell.len.into()] });
+            // Before it is dealt with: should that fail, it does not come again. The cell is given
+            // back below.
             self.emptied = self.emptied.wrapping_add(1);
+            each(Handed { exit: cell.exit, origin: cell.origin, bytes: &mut cell.bytes[..cell.len.into()] });
         }
         if n > 0 {
             self.shared.emptied.0.store(self.emptied, Ordering::Release);

@@ -233,6 +233,44 @@ impl Hold {
         Some(self.view(cell, key))
     }
 
+    /// Takes out the oldest packet of those that `is` chooses, by the port that its neighbour is on
+    /// and what came with it; `None` when there is none: to be called until then.
+    pub fn take_where(&mut self, is: impl Fn(PortId, &Meta) -> bool) -> Option<Meta> {
+        let mut cell = self.oldest.first;
+        while cell != NONE {
+            let Cell { neighbor, meta, .. } = self.cells[cell as usize];
+            let port = self.neighbors[neighbor as usize].key.map(|(port, _)| port);
+            if port.is_some_and(|port| is(port, &meta)) {
+                self.remove_cell(neighbor, cell);
+                return Some(meta);
+            }
+            cell = self.cell_links.next[cell as usize];
+        }
+        None
+    }
+
+    /// Takes a cell out of its neighbour's queue, wherever it stands there.
+    fn remove_cell(&mut self, index: u16, cell: u16) {
+        let first = self.neighbors[index as usize].first;
+        if first == cell {
+            self.remove_first(index);
+            return;
+        }
+        let mut before = first;
+        while self.queue_next[before as usize] != cell {
+            before = self.queue_next[before as usize];
+        }
+        self.queue_next[before as usize] = self.queue_next[cell as usize];
+        let neighbor = &mut self.neighbors[index as usize];
+        if neighbor.last == cell {
+            neighbor.last = before;
+        }
+        neighbor.count -= 1;
+        self.cell_links.remove(&mut self.oldest, cell);
+        self.cell_links.push_back(&mut self.free, cell);
+        self.held -= 1;
+    }
+
     /// A neighbour whose first packet satisfies `ready`.
     pub fn find_ready(&self, mut ready: impl FnMut(&Held<'_>) -> bool) -> Option<(PortId, IpAddr)> {
         let mut index = self.waiting.first;
@@ -463,6 +501,34 @@ mod tests {
         let held = hold.take(2, local).unwrap();
         assert_eq!((held.frame, held.meta, held.port, held.neighbor), (&[2u8][..], meta(7), 2, local));
         assert_eq!(hold.take(2, local), None);
+    }
+
+    #[test]
+    fn packets_of_one_port_are_taken_out_from_among_the_others() {
+        let mut hold = Hold::new(Limits { cells: 16, per_neighbor: 8, cell_len: 64 });
+        for n in 0..12u8 {
+            // Neighbours 0 and 1 on port 5, neighbour 2 on port 6; received on ports 0 and 1.
+            let port = if n % 3 == 2 { 6 } else { 5 };
+            hold.push((port, ip(n % 3)), &[n], meta((n / 6).into()), n.into()).unwrap();
+        }
+        let count = |hold: &mut Hold, of: PortId| {
+            std::iter::from_fn(|| hold.take_where(|port, meta| port == of || meta.from == of)).count()
+        };
+        assert_eq!((count(&mut hold, 1), hold.len()), (6, 6));
+        assert_eq!(all(&mut hold, 5, ip(0)), [0, 3]);
+        assert_eq!((count(&mut hold, 6), hold.len()), (2, 2));
+        for n in 20..26 {
+            hold.push((5, ip(1)), &[n], meta(9), n.into()).unwrap();
+        }
+        assert_eq!((count(&mut hold, 0), all(&mut hold, 5, ip(1))), (2, vec![20, 21, 22, 23, 24, 25]));
+        assert!(hold.is_empty());
+        // The last of a queue went: the queue goes on behind what is now last.
+        for (n, from) in [(1, 3), (2, 4)] {
+            hold.push((5, ip(1)), &[n], meta(from), 30).unwrap();
+        }
+        assert_eq!(count(&mut hold, 4), 1);
+        hold.push((5, ip(1)), &[3], meta(3), 31).unwrap();
+        assert_eq!(all(&mut hold, 5, ip(1)), [1, 3]);
     }
 
     #[test]

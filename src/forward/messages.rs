@@ -5,7 +5,10 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use super::slow::Slow;
+use super::{
+    plug::{Answer, Plug},
+    slow::Slow,
+};
 use crate::tables::{PortId, acl::Compiled};
 
 /// A worker's word to the keeper.
@@ -123,8 +126,8 @@ impl PartialEq for Look {
 
 impl Eq for Look {}
 
-/// The keeper's word to a worker.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The keeper's word to a worker, and the daemon's.
+#[derive(Debug)]
 pub enum ToWorker {
     /// The neighbour could not be resolved: the packets held for it at this moment are answered
     /// with host unreachable.
@@ -143,6 +146,13 @@ pub enum ToWorker {
     },
     /// Somebody wants to see what the worker keeps.
     Look(Look),
+    /// Take or give back rings.
+    Plug {
+        /// Which.
+        plug: Plug,
+        /// Who waits for it to be done.
+        answer: Answer,
+    },
     /// Finish the sweep, give the rings back, and end.
     Stop,
 }

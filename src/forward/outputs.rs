@@ -18,6 +18,9 @@ use crate::{
 
 use std::sync::Arc;
 
+/// The port of a ring that belongs to none: the way up to the host's stack.
+pub const NO_PORT: PortId = PortId::MAX;
+
 /// How a worker reaches an exit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
@@ -95,6 +98,8 @@ pub struct Outputs {
     pub wire: Vec<Way>,
     /// The way to each port's host side.
     pub host: Vec<Way>,
+    /// Which of its own rings leads up to the host's stack for ports that have none for that.
+    pub up: Option<u16>,
     /// The sub-ports.
     pub sub_ports: Vec<SubOutput>,
     /// The priority of the packet that is being sent, for the tags that it gets.
@@ -104,6 +109,25 @@ pub struct Outputs {
 }
 
 impl Outputs {
+    /// Takes the rings of a port out; there is no way to it any more.
+    pub fn remove(&mut self, port: PortId) -> Vec<TxQueue> {
+        let mut queues = Vec::new();
+        for ways in [&mut self.wire, &mut self.host] {
+            if let Some(way) = ways.get_mut(usize::from(port)) {
+                *way = Way::None;
+            }
+        }
+        while let Some(at) = self.own.iter().position(|output| output.port == port) {
+            queues.push(self.own.swap_remove(at).queue);
+            // The last one stands in its place now.
+            let (from, to) = (self.own.len() as u16, at as u16);
+            let ways = self.wire.iter_mut().chain(&mut self.host);
+            ways.filter(|way| **way == Way::Own(from)).for_each(|way| *way = Way::Own(to));
+            self.up = self.up.map(|up| if up == from { to } else { up });
+        }
+        queues
+    }
+
     /// Moves the packet in `slot` of `rx`, `len` bytes, into the worker's own ring towards the wire
     /// of `port`. `len` counts the Ethernet header. `false`, and nothing done, when the worker has
     /// no such ring or it is full: [`Outputs::forward_elsewhere`] knows what to do then.
@@ -262,6 +286,7 @@ impl Outputs {
             peers,
             wire,
             host,
+            up: None,
             sub_ports: Vec::new(),
             priority: Priority::default(),
             // None that there is: the first tables are looked at.

@@ -148,6 +148,19 @@ impl Slow {
         }
     }
 
+    /// Begins anew after a fault: no packet waits for a neighbour any more. Flows and mappings stay,
+    /// with what waits for them.
+    #[cold]
+    pub fn restart(&mut self, blocks: &[BlockRef]) {
+        while let Some(meta) = self.hold.take_where(|_, _| true) {
+            if !meta.made {
+                blocks[usize::from(meta.from)].held.sub(1);
+            }
+        }
+        self.hold = Hold::new(Limits::default());
+        self.generation = 0;
+    }
+
     /// Nanoseconds since the worker began.
     fn now(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
@@ -416,6 +429,17 @@ impl Slow {
                 Verdict::NeighborFailed,
             ),
         });
+    }
+
+    /// A port goes: packets received there, and those held for a neighbour there, end with
+    /// `verdict`.
+    #[cold]
+    pub fn port_leaves(&mut self, context: &mut Context<'_>, port: PortId, verdict: Verdict) {
+        while let Some(meta) = self.hold.take_where(|to, meta| to == port || meta.from == port) {
+            if !meta.made {
+                self.let_go(context, meta, verdict.into());
+            }
+        }
     }
 
     /// Takes the packets held for a neighbour, in order, and lets `end` deal with each.

@@ -85,6 +85,7 @@ verdicts! {
     TxFull "tx_full" Drop "The transmit ring is full.";
     HostFull "host_full" Drop "The ring towards the host is full.";
     HandoverFull "handover_full" Drop "The ring towards the worker that owns the way out is full.";
+    WorkerFault "worker_fault" Discard "Lost by a fault of the worker's own; the log says more.";
 }
 
 /// Room for verdicts in the counters' layout; more than there are.

@@ -17,8 +17,10 @@ use super::{
     handover::{Exit, Origin, Receiver},
     idle::{Idle, Patience},
     messages::{ToKeeper, ToWorker},
-    outputs::{Outputs, Sent},
+    outputs::{NO_PORT, Outputs, Sent},
     parse::parse,
+    plug::{Answer, Reply},
+    pulse::Pulse,
     redirect::turn_back,
     reverse_path::reverse_path,
     rewrite::rewrite,
@@ -83,6 +85,10 @@ pub struct Worker {
     pub keeper: ToKeeperChannel<ToKeeper>,
     /// What it does when there is nothing to do.
     pub patience: Patience,
+    /// By which others see that it goes on.
+    pub pulse: Arc<Pulse>,
+    /// Which of the inputs is being swept, if one is: should a fault end the sweep.
+    pub at: Option<usize>,
 }
 
 /// What a sweep has done.
@@ -95,16 +101,23 @@ pub struct Swept {
 }
 
 impl Worker {
-    /// Runs until [`ToWorker::Stop`]. Everything that is still in the receive rings stays there;
-    /// what is in the transmit rings is sent.
+    /// Runs until [`ToWorker::Stop`], whatever faults it meets meanwhile. Everything that is still in
+    /// the receive rings stays there; what is in the transmit rings is sent.
     pub fn run(mut self) {
         let mut burst = Burst::default();
+        while !self.live(&mut burst) {}
+        self.flush();
+    }
+
+    /// Works until it is told to stop.
+    pub(super) fn work(&mut self, burst: &mut Burst) {
         let mut idle = Idle::new(self.patience);
         let mut sweeps = 0u32;
         let mut told_finished = false;
         loop {
-            let swept = self.sweep(&mut burst);
+            let swept = self.sweep(burst);
             sweeps = sweeps.wrapping_add(1);
+            self.pulse.beat();
             if self.bell.was_called() && !self.obey() {
                 break;
             }
@@ -123,17 +136,17 @@ impl Worker {
                 self.sleep(swept.pending);
             }
         }
-        self.flush();
     }
 
     /// One pass over all rings.
     pub fn sweep(&mut self, burst: &mut Burst) -> Swept {
-        let Self { inputs, inbox, out, reader, slow, blocks, used, keeper, .. } = self;
+        let Self { inputs, inbox, out, reader, slow, blocks, used, keeper, at, .. } = self;
         let generation = reader.generation();
         let tables = reader.sweep();
         out.follow(tables, generation, blocks);
         let mut packets = 0;
-        for input in inputs.iter_mut() {
+        for (number, input) in inputs.iter_mut().enumerate() {
+            *at = Some(number);
             if !input.sync(keeper) {
                 continue;
             }
@@ -152,6 +165,7 @@ impl Worker {
             input.queue.ring.advance(taken);
             packets += taken;
         }
+        *at = None;
         for ring in inbox.iter_mut() {
             packets += ring.drain(|packet| {
                 let mut context = Context { tables, generation, out, port: 0, blocks };
@@ -171,21 +185,29 @@ impl Worker {
     #[cold]
     pub fn obey(&mut self) -> bool {
         self.bell.answer();
-        let Self { out, reader, slow, blocks, commands, keeper, .. } = self;
-        let generation = reader.generation();
-        let tables = reader.sweep();
-        out.follow(tables, generation, blocks);
-        let mut context = Context { tables, generation, out, port: 0, blocks };
-        while let Ok(command) = commands.try_recv() {
+        let mut answers: Vec<(Answer, Reply)> = Vec::new();
+        while let Ok(command) = self.commands.try_recv() {
+            let Self { out, reader, slow, blocks, .. } = self;
+            let generation = reader.generation();
+            let tables = reader.sweep();
+            out.follow(tables, generation, blocks);
+            let mut context = Context { tables, generation, out, port: 0, blocks };
             match command {
                 ToWorker::Stop => return false,
                 ToWorker::Look(look) => look.take(slow),
                 ToWorker::Failed { port, address } => slow.failed(&mut context, port, address),
                 ToWorker::Solicit { port, address } => slow.solicit(&mut context, port, address),
+                ToWorker::Plug { plug, answer } => answers.push((answer, self.plug(plug))),
             }
         }
+        let Self { out, reader, keeper, .. } = self;
         out.sync(|port, error| device_failed(keeper, port, error));
         reader.quiescent();
+        // Only now can the others see what was handed to them.
+        for (answer, reply) in answers {
+            // Whoever asked may have stopped waiting; then the rings close here.
+            let _ = answer.try_send(reply);
+        }
         true
     }
 
@@ -382,7 +404,7 @@ fn from_host(burst: &mut Burst, input: &Input, out: &mut Outputs) {
 
 /// A packet that another worker has handed over: it gets its verdict here.
 #[cold]
-fn take_over(packet: super::handover::Handed<'_>, context: &mut Context<'_>, slow: &mut Slow) {
+pub(super) fn take_over(packet: super::handover::Handed<'_>, context: &mut Context<'_>, slow: &mut Slow) {
     if let Exit::Worker { port, task } = packet.exit {
         context.port = port;
         let block = &context.blocks[usize::from(port)];
@@ -390,11 +412,13 @@ fn take_over(packet: super::handover::Handed<'_>, context: &mut Context<'_>, slo
         slow.take_over(context, task, packet.bytes).count(block);
         return;
     }
-    let sent = context.out.send(packet.exit, packet.origin, packet.bytes);
-    let Origin::Received(port, verdict) = packet.origin else { return };
+    let Origin::Received(port, verdict) = packet.origin else {
+        context.out.send(packet.exit, packet.origin, packet.bytes);
+        return;
+    };
     let block = &context.blocks[usize::from(port)];
     block.taken_over.add(1);
-    match sent {
+    match context.out.send(packet.exit, packet.origin, packet.bytes) {
         Sent::Left => block.count(verdict, 1),
         Sent::Not(why) => block.count(why, 1),
         // A ring has one owner, and packets are handed to that one.
@@ -404,8 +428,10 @@ fn take_over(packet: super::handover::Handed<'_>, context: &mut Context<'_>, slo
 
 /// Tells of a device that refused a sync.
 #[cold]
-fn device_failed(keeper: &ToKeeperChannel<ToKeeper>, port: PortId, error: SyncError) {
-    if error.is_gone() {
+pub(super) fn device_failed(keeper: &ToKeeperChannel<ToKeeper>, port: PortId, error: SyncError) {
+    if port == NO_PORT {
+        log::error!("the way up to the host's stack: {error}");
+    } else if error.is_gone() {
         let _ = keeper.try_send(ToKeeper::PortGone { port, reason: error.to_string() });
     } else {
         log::warn!("port {port}: {error}");

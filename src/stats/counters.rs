@@ -79,6 +79,25 @@ pub struct PortBlock {
 const _: () = assert!(size_of::<PortBlock>().is_multiple_of(128));
 
 impl PortBlock {
+    /// All counters, in the order in which they lie.
+    fn all(&self) -> &[Counter] {
+        // SAFETY: the block is nothing but counters, one behind the other.
+        unsafe {
+            std::slice::from_raw_parts(
+                std::ptr::from_ref(self).cast(),
+                size_of::<Self>() / size_of::<Counter>(),
+            )
+        }
+    }
+
+    /// Adds everything that `other` counts and sets `other` to zero. Only while neither has a writer.
+    pub fn absorb(&self, other: &Self) {
+        for (mine, theirs) in self.all().iter().zip(other.all()) {
+            mine.add(theirs.get());
+            theirs.set(0);
+        }
+    }
+
     /// Counts `n` packets received on this port as ended by `verdict`.
     #[inline(always)]
     pub fn count(&self, verdict: Verdict, n: u64) {

@@ -12,7 +12,7 @@ use std::{
     os::{fd::AsRawFd, unix::fs::MetadataExt, unix::fs::OpenOptionsExt},
     path::{Path, PathBuf},
     ptr::NonNull,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -24,12 +24,15 @@ use nix::{
 
 use super::{
     counters::PortBlock,
-    layout::{Layout, NAME_BYTES},
+    layout::{Layout, NAME_BYTES, Places},
     read::{PortTotals, StatsReader, totals},
 };
 
 /// Name of the counters file in the daemon's `runtime_dir`.
 pub const STATS_FILE: &str = "stats";
+
+/// Ports that can come while the daemon runs, besides those that it starts with.
+const SPARE: usize = 16;
 
 /// Why there are no counters: one line that says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +69,9 @@ pub enum StatsError {
     /// A port's name does not fit.
     #[error("port name {0:?} is too long: 63 bytes at most")]
     Name(String),
+    /// More ports have come than there are places for.
+    #[error("no more than {0} ports have places in the counters file of this run: restart to have more")]
+    NoPlace(usize),
     /// There is no counters file: no daemon runs, or not with this `runtime_dir`.
     #[error("{path}: no sweepd is running here: start one with `sweepd run`, or name its configuration with --config", path = path.display())]
     NotRunning {
@@ -88,12 +94,14 @@ pub enum StatsError {
 /// The counters of a running daemon, one [`PortBlock`] per writer and port.
 ///
 /// Writers 0 to `workers - 1` are the workers, the last one is the keeper. Each block has one
-/// writer; anybody may read.
+/// writer; anybody may read. Ports can get and lose their places while the daemon runs.
 #[derive(Debug)]
 pub struct StatsFile {
     memory: Arc<Mapping>,
     layout: Layout,
     blocks: NonNull<PortBlock>,
+    /// Held while ports get and lose their places.
+    changing: Mutex<()>,
     name: Option<Name>,
 }
 
@@ -172,19 +180,22 @@ impl StatsFile {
     pub fn anonymous(ports: &[String], workers: usize) -> Result<Self, StatsError> {
         let layout = layout_now(ports, workers);
         let memory = Mapping::anonymous(layout.file_bytes()).map_err(StatsError::Memory)?;
+        let header = layout.header();
+        // SAFETY: fresh memory, longer than the header.
+        unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), memory.start().as_ptr(), header.len()) };
         Ok(Self::over(memory, layout, None))
     }
 
     fn over(memory: Mapping, layout: Layout, name: Option<Name>) -> Self {
         // SAFETY: the layout's blocks begin inside the mapping, page-aligned.
         let blocks = unsafe { memory.start().add(layout.blocks_at()) }.cast();
-        Self { memory: Arc::new(memory), layout, blocks, name }
+        Self { memory: Arc::new(memory), layout, blocks, changing: Mutex::new(()), name }
     }
 
-    /// The counters of writer `writer` for port number `port`.
+    /// The counters of writer `writer` for port number `port`: the place.
     ///
     /// # Panics
-    /// When there is no such writer or port.
+    /// When there is no such writer or place.
     pub fn block(&self, writer: usize, port: usize) -> BlockRef {
         assert!(writer < self.layout.writers && port < self.layout.ports.len(), "no such block");
         // SAFETY: checked to be one of the mapping's blocks.
@@ -197,17 +208,75 @@ impl StatsFile {
         self.layout.writers - 1
     }
 
-    /// The ports' names, in the order of their numbers.
-    pub fn ports(&self) -> &[String] {
-        &self.layout.ports
+    /// Number of places for ports.
+    pub fn places(&self) -> usize {
+        // The last is for what ports counted that have gone.
+        self.layout.ports.len() - 1
     }
 
-    /// The counters of every port, summed over the writers.
+    /// The name of the port at `place`; empty where none is.
+    ///
+    /// # Panics
+    /// When there is no such place.
+    pub fn port(&self, place: usize) -> String {
+        self.names().read(|names| names.name(place))
+    }
+
+    fn names(&self) -> Places {
+        // SAFETY: the mapping, which the value keeps, begins with a header with so many places.
+        unsafe { Places::new(self.memory.start(), self.layout.ports.len()) }
+    }
+
+    /// Gives a port without a place that one, which must have no writer. With `afresh` the port's
+    /// counters begin at zero, and what the place's last port has counted moves to the ports that
+    /// have gone; otherwise they go on.
+    ///
+    /// # Errors
+    /// The name is too long.
+    ///
+    /// # Panics
+    /// When there is no such place.
+    pub fn take_place(&self, place: usize, name: &str, afresh: bool) -> Result<(), StatsError> {
+        assert!(place < self.places(), "no such place");
+        if name.len() >= NAME_BYTES {
+            return Err(StatsError::Name(name.to_owned()));
+        }
+        let _guard = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.names().change(|names| {
+            if afresh {
+                for writer in 0..self.layout.writers {
+                    self.at(writer, self.places()).absorb(self.at(writer, place));
+                }
+            }
+            names.set_name(place, name);
+        });
+        Ok(())
+    }
+
+    /// The port at `place` has gone; its counters stay, without a name.
+    ///
+    /// # Panics
+    /// When there is no such place.
+    pub fn leave_place(&self, place: usize) {
+        assert!(place < self.places(), "no such place");
+        let _guard = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.names().change(|names| names.set_name(place, ""));
+    }
+
+    fn at(&self, writer: usize, place: usize) -> &PortBlock {
+        debug_assert!(writer < self.layout.writers && place < self.layout.ports.len());
+        // SAFETY: one of the mapping's blocks, by the callers' checks; all bits are valid atomics.
+        unsafe { self.blocks.add(writer * self.layout.ports.len() + place).as_ref() }
+    }
+
+    /// The counters of every place, summed over the writers: the ports' by their numbers, and last
+    /// what ports have counted that have gone.
     pub fn snapshot(&self) -> Vec<PortTotals> {
         // SAFETY: the mapping holds so many blocks from here on; all bits are valid atomics.
         totals(
             unsafe { std::slice::from_raw_parts(self.blocks.as_ptr(), self.layout.blocks()) },
             &self.layout,
+            &self.names(),
         )
     }
 
@@ -272,7 +341,9 @@ impl Deref for BlockRef {
 
 fn layout_now(ports: &[String], workers: usize) -> Layout {
     let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-    Layout::new(ports, workers + 1, std::process::id(), started)
+    let mut places = ports.to_vec();
+    places.resize(ports.len() + SPARE + 1, String::new());
+    Layout::new(&places, workers + 1, std::process::id(), started)
 }
 
 /// Gives `file` its header and `bytes` bytes of real disk space, zeroed.
@@ -327,6 +398,31 @@ mod tests {
         assert_eq!((now[0].rx_packets, now[1].rx_packets), (0, 30));
         assert_eq!(now[1].verdicts[Verdict::NoRoute as usize], 3);
         assert_eq!(now, file.snapshot());
+    }
+
+    #[test]
+    fn a_port_that_comes_gets_a_name_and_what_one_that_went_counted_stays_in_the_sum() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(STATS_FILE);
+        let file = StatsFile::create(&path, &names(&["wan", "lan"]), 1).unwrap();
+        let reader = StatsReader::open(&path).unwrap();
+        let sum = || reader.snapshot().iter().map(|port| port.rx_packets).sum::<u64>();
+        let of = |name: &str| reader.snapshot().iter().find(|p| p.name == name).map(|p| p.rx_packets);
+        file.block(0, 1).rx_packets.add(5);
+        file.take_place(2, "dmz", true).unwrap();
+        file.block(0, 2).rx_packets.add(3);
+        assert_eq!((reader.ports(), of("dmz"), sum()), (names(&["wan", "lan", "dmz"]), Some(3), 8));
+        file.leave_place(1);
+        assert_eq!((reader.ports(), of("lan"), sum()), (names(&["wan", "dmz"]), None, 8));
+        // The same port again goes on, another one begins anew.
+        file.take_place(1, "lan", false).unwrap();
+        assert_eq!((of("lan"), sum()), (Some(5), 8));
+        file.leave_place(1);
+        file.take_place(1, "guest", true).unwrap();
+        file.block(0, 1).rx_packets.add(1);
+        assert_eq!((of("guest"), sum()), (Some(1), 9));
+        assert_eq!((file.port(1), file.places()), ("guest".into(), 18));
+        assert!(file.take_place(3, &"x".repeat(64), true).is_err());
     }
 
     #[test]
@@ -428,7 +524,7 @@ mod tests {
             let none = None::<&str>;
             mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
             let small = path.parent().unwrap();
-            mount(Some("tmpfs"), small, Some("tmpfs"), MsFlags::empty(), Some("size=16k")).unwrap();
+            mount(Some("tmpfs"), small, Some("tmpfs"), MsFlags::empty(), Some("size=64k")).unwrap();
             let e = StatsFile::create(&path, &names(&["wan", "lan"]), 64).unwrap_err();
             assert!(matches!(e, StatsError::Full { .. }), "{e}");
             assert!(e.to_string().contains("runtime_dir") && !e.to_string().contains('\n'));

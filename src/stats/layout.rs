@@ -1,13 +1,25 @@
 //! The counters file's layout: what its writer lays down and its readers check.
 //!
 //! ```text
-//! header | port names, 64 bytes each | verdicts: 31 bytes of name, 1 of class | to the next 4096:
-//! writer 0: block of port 0, block of port 1, … | writer 1: … | … | the keeper: …
+//! header | places for ports, 64 bytes of name each | verdicts: 31 bytes of name, 1 of class |
+//! to the next 4096: writer 0: block of place 0, block of place 1, … | writer 1: … | … | the keeper: …
 //! ```
+//!
+//! There are more places than ports: a port that comes while the daemon runs is written into one
+//! without a name. What ports counted that have gone, and whose places others have, is in the last
+//! place, which never gets a name; so sums over all places never go back. While names change or
+//! counts move, the header's `changes` is odd, and it is another number afterwards: a reader that
+//! sees that reads again.
 //!
 //! Numbers are in the machine's byte order: the file never leaves the machine. The verdicts'
 //! names and classes stand in the file, so that a reader of another version, which may know fewer
 //! or other verdicts, shows each count under its right name.
+
+use std::{
+    mem::offset_of,
+    ptr::NonNull,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
+};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -17,7 +29,7 @@ use crate::forward::verdict::{Class, VERDICTS_MAX, Verdict};
 /// Begins every counters file.
 const MAGIC: [u8; 8] = *b"sweepd:S";
 /// Changes whenever a counter's place or meaning does.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes of a port's name in the file, padded with zeroes; a name is shorter.
 pub(super) const NAME_BYTES: usize = 64;
 /// The blocks begin at a multiple of this.
@@ -33,11 +45,13 @@ struct Header {
     /// Where the blocks begin, in bytes from the start.
     blocks_at: u32,
     pid: u32,
+    /// Places for ports.
     ports: u32,
     writers: u32,
     verdicts: u32,
     block_bytes: u32,
-    reserved: u32,
+    /// Odd while names change or counts move, and never the same again.
+    changes: u32,
     /// Nanoseconds since 1970.
     started: u64,
 }
@@ -56,7 +70,7 @@ pub(super) struct Layout {
     pub pid: u32,
     /// When the counters began, in nanoseconds since 1970.
     pub started: u64,
-    /// The ports' names.
+    /// The places' names; empty where no port is.
     pub ports: Vec<String>,
     /// The workers and the keeper.
     pub writers: usize,
@@ -65,7 +79,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// The layout of this version for these ports and writers.
+    /// The layout of this version for these places and writers.
     pub fn new(ports: &[String], writers: usize, pid: u32, started: u64) -> Self {
         let verdicts = Verdict::ALL.iter().map(|v| (v.name().to_owned(), v.class())).collect();
         Self { pid, started, ports: ports.to_vec(), writers, verdicts }
@@ -98,7 +112,7 @@ impl Layout {
             writers: self.writers as u32,
             verdicts: self.verdicts.len() as u32,
             block_bytes: size_of::<PortBlock>() as u32,
-            reserved: 0,
+            changes: 0,
             started: self.started,
         };
         let mut bytes = header.as_bytes().to_vec();
@@ -175,6 +189,79 @@ impl Layout {
     }
 }
 
+/// Tries to read what does not change meanwhile; a writer that was killed in the middle leaves an
+/// odd number for ever.
+const TRIES: u32 = 1000;
+
+/// The part of a mapped counters file that changes besides the counters: which port has which place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    start: NonNull<u8>,
+    count: usize,
+}
+
+impl Places {
+    /// Those of a file mapped at `start`.
+    ///
+    /// # Safety
+    /// A whole header with `count` places is mapped there, as long as the value is used, at the
+    /// start of a page.
+    pub unsafe fn new(start: NonNull<u8>, count: usize) -> Self {
+        Self { start, count }
+    }
+
+    fn changes(&self) -> &AtomicU32 {
+        // SAFETY: by the promise of `new` a header is there, and its field is aligned.
+        unsafe { self.start.add(offset_of!(Header, changes)).cast().as_ref() }
+    }
+
+    fn words(&self, place: usize) -> &[AtomicU64] {
+        assert!(place < self.count, "no such place");
+        let at = size_of::<Header>() + place * NAME_BYTES;
+        // SAFETY: by the promise of `new` the place's name is there; header and names are multiples
+        // of eight bytes long.
+        unsafe { std::slice::from_raw_parts(self.start.add(at).cast().as_ptr(), NAME_BYTES / 8) }
+    }
+
+    /// The name at `place`.
+    pub fn name(&self, place: usize) -> String {
+        let bytes: Vec<u8> =
+            self.words(place).iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
+        unpadded(&bytes)
+    }
+
+    /// Gives `place` another name. To be called within [`Places::change`].
+    pub fn set_name(&self, place: usize, name: &str) {
+        let bytes = padded::<NAME_BYTES>(name);
+        for (word, bytes) in self.words(place).iter().zip(bytes.as_chunks().0) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+    }
+
+    /// Makes a change that readers see as a whole. One at a time.
+    pub fn change(&self, make: impl FnOnce(&Self)) {
+        let before = self.changes().load(Ordering::Relaxed);
+        self.changes().store(before.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        make(self);
+        self.changes().store(before.wrapping_add(2), Ordering::Release);
+    }
+
+    /// What `look` gives while nothing changes.
+    pub fn read<T>(&self, look: impl Fn(&Self) -> T) -> T {
+        for _ in 0..TRIES {
+            let before = self.changes().load(Ordering::Acquire);
+            let seen = look(self);
+            fence(Ordering::Acquire);
+            if before.is_multiple_of(2) && self.changes().load(Ordering::Relaxed) == before {
+                return seen;
+            }
+            std::thread::yield_now();
+        }
+        look(self)
+    }
+}
+
 fn class_of(byte: u8) -> Option<Class> {
     [Class::Fine, Class::Discard, Class::Error, Class::Drop].into_iter().find(|c| *c as u8 == byte)
 }
@@ -233,7 +320,38 @@ mod tests {
         let mut header = some().header();
         header[8] = 9;
         let e = Layout::parse(&header, 1 << 20).unwrap_err();
-        assert!(e.contains("version 9") && e.contains("version 1"), "{e}");
+        assert!(e.contains("version 9") && e.contains("version 2"), "{e}");
+    }
+
+    #[test]
+    fn a_reader_never_sees_half_a_change() {
+        let layout = some();
+        let header = layout.header();
+        let memory = netmap::Mapping::anonymous(header.len()).unwrap();
+        // SAFETY: as many bytes as the header has.
+        unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), memory.start().as_ptr(), header.len()) };
+        let names = |places: &Places| [places.name(0), places.name(1)];
+        // SAFETY: two places are there.
+        let places = unsafe { Places::new(memory.start(), 2) };
+        places.change(|places| places.set_name(1, "wan"));
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                // SAFETY: two places are there.
+                let places = unsafe { Places::new(memory.start(), 2) };
+                let mut last = names(&places);
+                while last[0] != "port-2000-of-many" {
+                    last = places.read(names);
+                    assert_eq!(last[0], last[1]);
+                }
+            });
+            for n in 0..=2000 {
+                places.change(|places| {
+                    places.set_name(0, &format!("port-{n}-of-many"));
+                    places.set_name(1, &format!("port-{n}-of-many"));
+                });
+            }
+            reader.join().unwrap();
+        });
     }
 
     proptest! {

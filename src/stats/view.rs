@@ -98,7 +98,7 @@ enum Wake {
 /// The counters shown: a daemon's, as long as it lives.
 struct Source {
     reader: StatsReader,
-    port: Option<usize>,
+    port: Option<String>,
 }
 
 impl Source {
@@ -108,14 +108,11 @@ impl Source {
         if !reader.daemon_lives() {
             return Err(StatsError::NotRunning { path: path.to_owned() }.into());
         }
-        let find = |name: &str| {
-            reader.ports().iter().position(|p| p == name).ok_or_else(|| ViewError::NoSuchPort {
-                name: name.to_owned(),
-                ports: reader.ports().join(", "),
-            })
-        };
-        let port = port.map(find).transpose()?;
-        Ok(Self { reader, port })
+        let ports = reader.ports();
+        if let Some(name) = port.filter(|name| ports.iter().all(|port| port != name)) {
+            return Err(ViewError::NoSuchPort { name: name.to_owned(), ports: ports.join(", ") });
+        }
+        Ok(Self { reader, port: port.map(str::to_owned) })
     }
 
     fn lives(&self) -> bool {
@@ -123,9 +120,10 @@ impl Source {
     }
 
     fn totals(&self) -> PortTotals {
-        let mut ports = self.reader.snapshot();
-        match self.port {
-            Some(port) => ports.swap_remove(port),
+        let ports = self.reader.snapshot();
+        match &self.port {
+            // A port that has gone may come again.
+            Some(name) => ports.into_iter().find(|port| port.name == *name).unwrap_or_default(),
             None => ports.iter().fold(PortTotals::default(), |mut sum, port| {
                 sum += port;
                 sum

@@ -18,10 +18,11 @@ use netmap::{Arena, Frame, Host, Port, device::pipe};
 use sweepd::{
     control::buckets::distribute,
     forward::{
-        assembly::{PortRest, WorkerLink, assemble},
+        assembly::{PortRest, WorkerLink, assemble, split},
         burst::Burst,
         idle::Patience,
-        messages::ToKeeper,
+        messages::{ToKeeper, ToWorker},
+        plug::{Plug, Reply, Rings},
         slow::{Context, Ending},
         verdict::Verdict,
         worker::Worker,
@@ -262,6 +263,8 @@ pub struct Tube {
     pub routes: Routes,
     /// Hold the devices open.
     pub controls: Vec<PortRest>,
+    /// What the workers have given back.
+    pub given_back: Vec<Rings>,
     burst: Burst,
     buffers: Vec<u32>,
 }
@@ -315,6 +318,7 @@ impl Tube {
             to_keeper,
             routes,
             controls: made.ports,
+            given_back: Vec::new(),
             burst: Burst::default(),
             buffers: Vec::new(),
         };
@@ -325,6 +329,59 @@ impl Tube {
     fn settled_in(mut self) -> Self {
         self.buffers = self.all_buffers();
         self
+    }
+
+    /// Opens one more port while the router runs, as the next number.
+    pub fn add_port(&mut self, spec: &PortSpec) {
+        let id = self.peers.len();
+        let (rings, slots) = pipe::needs(spec.rings, SLOTS);
+        let mut arena = Arena::new(rings, slots, 0).expect("memory");
+        let (ours, theirs) = pipe::pair(&mut arena, &id.to_string(), spec.rings, SLOTS);
+        for worker in &mut self.workers {
+            worker.reader.offline();
+        }
+        self.publisher.publish(|tables| tables.ports.push(port_table(id, spec)));
+        self.stats.take_place(id, &format!("p{id}"), true).expect("a place");
+        let (shares, rest) = split(id as u16, ours, self.workers.len(), false);
+        for (worker, share) in shares.into_iter().enumerate() {
+            self.tell(worker, Plug::In(Box::new(share)));
+        }
+        self.controls.push(rest);
+        self.peers.push(theirs);
+        self.hosts.push(None);
+        self.buffers = self.all_buffers();
+    }
+
+    /// Gives the rings of a port back that no table mentions any more.
+    pub fn remove_port(&mut self, port: usize) {
+        for worker in 0..self.workers.len() {
+            self.tell(worker, Plug::Quiet(port as u16));
+        }
+        for worker in 0..self.workers.len() {
+            self.tell(worker, Plug::Out { port: port as u16, force: true });
+        }
+    }
+
+    /// Has a worker do something with its rings.
+    pub fn tell(&mut self, worker: usize, plug: Plug) {
+        let (answer, answered) = crossbeam_channel::bounded(1);
+        assert!(self.links[worker].send(ToWorker::Plug { plug, answer }));
+        assert!(self.workers[worker].obey());
+        match answered.try_recv() {
+            Ok(Reply::Done(rings)) => self.given_back.push(rings),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// One sweep of one worker, in the middle of which it may panic; gives whether it did.
+    pub fn sweep_may_panic(&mut self, worker: usize) -> bool {
+        let (worker, burst) = (&mut self.workers[worker], &mut self.burst);
+        let sweep = std::panic::AssertUnwindSafe(|| worker.sweep(burst));
+        let failed = std::panic::catch_unwind(sweep).is_err();
+        if failed {
+            worker.recover(burst);
+        }
+        failed
     }
 
     /// Publishes the routes as they stand now.
@@ -478,7 +535,8 @@ impl Tube {
             verdicts += port.verdicts.iter().sum::<u64>();
             held += port.held;
             transit += port.in_transit;
-            from_host += self.workers.iter().map(|w| w.blocks[id].from_host.get()).sum::<u64>();
+            let blocks = self.workers.iter().filter_map(|w| w.blocks.get(id));
+            from_host += blocks.map(|block| block.from_host.get()).sum::<u64>();
         }
         assert_eq!(
             rx + from_host,
@@ -495,9 +553,13 @@ impl Tube {
             inputs.chain(w.out.own.iter().map(|o| o.queue.ring.view()))
         });
         let ends = self.peers.iter().chain(self.hosts.iter().flatten());
+        let back = self.given_back.iter();
+        let back =
+            back.flat_map(|r| r.rx.iter().map(|q| q.ring.view()).chain(r.tx.iter().map(|q| q.ring.view())));
         let theirs =
             ends.flat_map(|p| p.rx.iter().map(|q| q.ring.view()).chain(p.tx.iter().map(|q| q.ring.view())));
-        let mut all: Vec<u32> = ours.chain(theirs).flat_map(|view| view.buffer_indices()).collect();
+        let mut all: Vec<u32> =
+            ours.chain(theirs).chain(back).flat_map(|view| view.buffer_indices()).collect();
         all.sort_unstable();
         all
     }
