@@ -28,7 +28,7 @@ fn to_router(port: usize, packet: &Ip4) -> Vec<u8> {
 
 #[test]
 fn a_port_comes_and_goes_between_two_that_lose_nothing() {
-    for (workers, rings) in [(1, 1), (2, 1), (2, 2), (3, 2), (3, 3)] {
+    for (workers, rings) in [(1, 1), (2, 2), (3, 2)] {
         let mut tube = two_ports(workers, [2, 1]);
         let pass = |tube: &mut Tube| {
             for ring in 0..2 {
@@ -39,7 +39,7 @@ fn a_port_comes_and_goes_between_two_that_lose_nothing() {
             assert_eq!(tube.arrived(1).len(), 2, "{workers} workers, {rings} rings");
         };
         pass(&mut tube);
-        for round in 0..3 {
+        for round in 0..2 {
             // Before the rings come, something still waits to be swept.
             tube.inject(0, &to_router(0, &Ip4::udp("192.0.2.7", "198.51.100.3", 9)));
             tube.add_port(&PortSpec::new(&[&format!("10.0.{}.1/24", 2 + round)]).rings(rings));

@@ -255,20 +255,11 @@ fn a_bad_file_changes_nothing_and_says_why() {
     assert_eq!(tables["last_reload_ok"], false);
     assert_eq!(tables["last_reload_errors"].as_array().map(Vec::len), Some(2));
     // What takes a restart is refused as a whole, with what could have been changed.
-    let text = good
-        .replace("name = \"right\"\ndevice = \"gen:", "name = \"right\"\ndevice = \"gen:seed=7,")
-        .replace("[kernel]", "cpus = [0]\n[kernel]")
-        + &route("203.0.113.0/24", "type = \"blackhole\"");
+    let text =
+        good.replace("[kernel]", "cpus = [0]\n[kernel]") + &route("203.0.113.0/24", "type = \"blackhole\"");
     std::fs::write(daemon.file(), text).unwrap();
     let (code, _, err) = daemon.sweepd(&["reload"]);
-    assert_eq!(
-        (code, err.as_str()),
-        (
-            2,
-            "FILE: daemon.cpus: restart to change the workers' cores\n\
-             FILE: port.device: restart to change the device of port \"right\"\n"
-        )
-    );
+    assert_eq!((code, err.as_str()), (2, "FILE: daemon.cpus: restart to change the workers' cores\n"));
     // No file at all is no reason to stop either.
     std::fs::remove_file(daemon.file()).unwrap();
     daemon.signal(Signal::SIGHUP);
@@ -323,6 +314,81 @@ fn addresses_mac_and_mtu_of_a_port_change_while_it_stays_open() {
     assert_eq!((&port["mtu"], &port["addresses"][1]), (&json!(1400), &json!("10.0.0.1/24")), "{port}");
     assert_eq!(daemon.fate("10.0.0.1"), "host");
     daemon.assert_nothing_was_lost(COUNT);
+}
+
+/// Sections for one port more, with a route over it.
+fn third(device: &str) -> String {
+    format!(
+        "[[port]]\nname = \"third\"\ndevice = \"{device}\"\naddresses = [\"10.9.0.1/24\"]\n\
+         [[neighbor]]\naddress = \"10.9.0.2\"\nmac = \"02:00:00:00:01:03\"\nport = \"third\"\n\
+         [[route]]\nto = \"203.0.113.0/24\"\nvia = \"10.9.0.2\"\n"
+    )
+}
+
+#[test]
+fn ports_come_and_go_under_traffic_of_two_others_that_lose_nothing() {
+    const COUNT: u64 = 80_000;
+    let daemon = Daemon::start(COUNT);
+    for turn in 0..20 {
+        daemon.write(COUNT, &third(["pipe:third", "pipe:third/rings=2", "gen:count=0"][turn % 3]));
+        assert_eq!(daemon.sweepd(&["reload"]), (0, "reloaded\n".into(), String::new()), "turn {turn}");
+        let ports = daemon.show("ports");
+        assert_eq!((ports.as_array().unwrap().len(), &ports[2]["name"]), (3, &json!("third")), "{ports}");
+        daemon.wait("the port", || daemon.show("ports")[2]["state"] == "up");
+        assert_eq!(daemon.fate("203.0.113.1"), "forwarded", "turn {turn}");
+        assert_eq!(daemon.fate("10.9.0.1"), "host");
+        daemon.write(COUNT, "");
+        assert_eq!(daemon.sweepd(&["reload"]), (0, "reloaded\n".into(), String::new()), "turn {turn}");
+        assert_eq!(daemon.show("ports").as_array().unwrap().len(), 2);
+        assert_eq!(
+            (daemon.fate("203.0.113.1"), daemon.fate("10.9.0.1")),
+            ("no_route".into(), "no_route".into())
+        );
+    }
+    let logged = daemon.logged();
+    assert!(logged.contains(": port third added, ") && logged.contains(": port third removed, "), "{logged}");
+    daemon.assert_nothing_was_lost(COUNT);
+}
+
+#[test]
+fn a_port_that_cannot_be_opened_refuses_everything() {
+    const COUNT: u64 = 20_000;
+    let daemon = Daemon::start(COUNT);
+    daemon.write(COUNT, &third("pcap:/nowhere/in.pcap"));
+    let (code, out, err) = daemon.sweepd(&["reload"]);
+    assert_eq!((code, out.as_str()), (1, ""), "{err}");
+    assert!(err.contains("/nowhere/in.pcap"), "{err}");
+    assert_eq!(daemon.show("ports").as_array().unwrap().len(), 2);
+    assert_eq!(daemon.fate("203.0.113.1"), "no_route");
+    daemon.write(COUNT, &third("pipe:third"));
+    assert_eq!(daemon.sweepd(&["reload"]).0, 0);
+    assert_eq!(daemon.fate("203.0.113.1"), "forwarded");
+    daemon.assert_nothing_was_lost(COUNT);
+}
+
+#[test]
+fn a_port_gets_another_device_and_counts_on() {
+    const COUNT: u64 = 20_000;
+    let daemon = Daemon::start(COUNT);
+    daemon.wait("traffic", || daemon.show("ports")[1]["tx_packets"].as_u64() > Some(1000));
+    let other = |text: String| {
+        text.replace("name = \"right\"\ndevice = \"gen:", "name = \"right\"\ndevice = \"gen:seed=7,")
+    };
+    std::fs::write(daemon.file(), other(config(daemon.dir.path(), COUNT, ""))).unwrap();
+    assert_eq!(daemon.sweepd(&["reload"]).0, 0);
+    let port = daemon.show("ports")[1].clone();
+    assert!(port["device"].as_str().unwrap().contains("seed=7"), "{port}");
+    assert!(port["tx_packets"].as_u64() > Some(1000), "{port}");
+    assert!(daemon.logged().contains(": port right: another device\n"), "{}", daemon.logged());
+    // The new one sends all of its packets, and what is for it gets there again.
+    let forwarded = |n: usize| daemon.show("ports")[n]["rx_packets"].as_u64().unwrap();
+    let before = forwarded(1);
+    daemon.wait("traffic from the new device", || forwarded(1) > before + COUNT / 2);
+    daemon.wait("the sum of the verdicts", || {
+        let (ports, verdicts) = (daemon.show("ports"), daemon.show("verdicts"));
+        let received: u64 = ports.as_array().unwrap().iter().map(|p| p["rx_packets"].as_u64().unwrap()).sum();
+        received == verdicts.as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum::<u64>()
+    });
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::{Failure, complain, print};
 pub fn check(path: &Path) -> Result<(), Failure> {
     let config = config::load_supported(path)?;
     // What only shows when all rules are put together.
-    setup::acl(&config)?;
+    setup::acl(&config, &setup::numbers(&config))?;
     for warning in config.warnings.iter().chain(&machine::lacks(&config)) {
         complain(&format!("warning: {warning}"));
     }

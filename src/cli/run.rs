@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sweepd::{
     config::Config,
-    control::{Notice, barrier::Barrier, reload::Trigger},
+    control::{barrier::Barrier, reload::Trigger},
     daemon::{Counters, Daemon, confine::Confinement},
 };
 
@@ -25,7 +25,7 @@ pub fn run(config: Config, path: &Path) -> Result<(), Failure> {
     let daemon = started.inspect_err(|_| tell_of(&Barrier::new(&config.daemon.runtime_dir)))?;
     let manager = Manager::find();
     manager.ready(config.ports.len());
-    let result = serve(&config, &daemon, &signals, &manager);
+    let result = serve(&daemon, &signals, &manager);
     manager.stopping();
     let barrier = daemon.barrier().cloned();
     daemon.stop();
@@ -52,9 +52,8 @@ fn tell_of(barrier: &Barrier) {
     }
 }
 
-/// Goes on until a signal asks for the end, or nothing is left to route.
-fn serve(config: &Config, daemon: &Daemon, signals: &Signals, manager: &Manager) -> Result<(), Failure> {
-    let mut there: Vec<bool> = config.ports.iter().map(|port| port.sub.is_none()).collect();
+/// Goes on until a signal asks for the end.
+fn serve(daemon: &Daemon, signals: &Signals, manager: &Manager) -> Result<(), Failure> {
     loop {
         crossbeam_channel::select! {
             recv(signals.wishes) -> wish => match wish {
@@ -67,17 +66,7 @@ fn serve(config: &Config, daemon: &Daemon, signals: &Signals, manager: &Manager)
                 }
             }
             recv(daemon.notices()) -> notice => match notice {
-                Ok(Notice::PortGone { port, reason }) => {
-                    let port = usize::from(port);
-                    let Some(port_there) = there.get_mut(port).filter(|there| **there) else { continue };
-                    *port_there = false;
-                    let name = &config.ports[port].name;
-                    log::error!("port {name} is gone ({reason}): its packets are dropped; restart sweepd when the device is back");
-                    if !there.contains(&true) {
-                        return Err(Failure::running("every port is gone; bring a device back and start again"));
-                    }
-                }
-                Ok(Notice::Finished { .. }) => {}
+                Ok(_) => {}
                 Err(_) => return Err(Failure::running("the keeper has ended; see the log above")),
             },
         }

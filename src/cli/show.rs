@@ -113,7 +113,13 @@ fn ports(data: &Value) -> String {
         table.row(cells);
         details.row(["name", "interface", "mac", "rings", "mode", "addresses"].map(|key| cell(&port[key])));
     }
-    format!("{}\n{}", table.render(), details.render())
+    let mut gone = String::new();
+    for port in rows(data) {
+        if let (Some(name), Some(reason)) = (port["name"].as_str(), port["reason"].as_str()) {
+            gone += &format!("\nport {name} is gone: {reason}\n");
+        }
+    }
+    format!("{}\n{}{gone}", table.render(), details.render())
 }
 
 fn routes(data: &Value) -> String {

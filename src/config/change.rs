@@ -7,17 +7,15 @@ use super::{Config, ConfigErrors, Daemon, OnExit, Port, Problem};
 use crate::tables::IcmpLimit;
 
 impl Config {
-    /// This configuration with its ports in the order of `running`, so that every port keeps its
-    /// number.
+    /// This configuration, if it can take the place of `running` while the daemon runs.
     ///
     /// # Errors
     /// One for each key that cannot change while the daemon runs, and has changed.
-    pub fn replacing(mut self, running: &Config) -> Result<Config, ConfigErrors> {
+    pub fn replacing(self, running: &Config) -> Result<Config, ConfigErrors> {
         let refused = refused(running, &self);
         if !refused.is_empty() {
             return Err(ConfigErrors(refused));
         }
-        self.ports.sort_by_key(|port| running.port(&port.name));
         Ok(self)
     }
 
@@ -25,8 +23,12 @@ impl Config {
     pub fn news_against(&self, old: &Config) -> Vec<String> {
         let mut news = Vec::new();
         for port in &self.ports {
-            let Some(before) = old.ports.iter().find(|before| before.name == port.name) else { continue };
+            let Some(before) = old.ports.iter().find(|before| before.name == port.name) else {
+                news.push(format!("port {} added", port.name));
+                continue;
+            };
             let keys = [
+                ("device", before.device != port.device),
                 ("addresses", before.addresses != port.addresses),
                 ("mac", before.mac != port.mac),
                 ("mtu", before.mtu != port.mtu),
@@ -38,6 +40,8 @@ impl Config {
                 news.push(format!("port {}: another {}", port.name, keys.join(", ")));
             }
         }
+        let gone = old.ports.iter().filter(|before| self.port(&before.name).is_none());
+        news.extend(gone.map(|port| format!("port {} removed", port.name)));
         if old.daemon.icmp != self.daemon.icmp {
             let IcmpLimit { rate, burst } = self.daemon.icmp;
             news.push(format!("{rate} ICMP errors a second, {burst} at once"));
@@ -160,24 +164,22 @@ fn refused_of_daemon(old: &Daemon, new: &Daemon, refusals: &mut Refusals<'_>) {
 }
 
 fn refused_of_ports(old: &[Port], new: &[Port], refusals: &mut Refusals<'_>) {
-    let with_device = |port: &&Port| port.sub.is_none();
-    for before in old.iter().filter(with_device) {
-        let Some(port) = new.iter().find(|port| port.name == before.name) else {
-            refusals.add("port", format!("restart to remove port {:?}", before.name));
-            continue;
-        };
-        let Port { name, device, addresses: _, mac: _, mtu: _, vlans, urpf: _, redirects: _, sub: _ } = port;
-        if before.device != *device {
-            refusals.add("port.device", format!("restart to change the device of port {name:?}"));
-        }
-        if before.vlans != *vlans {
-            refusals.add("port.vlans", format!("restart to change the VLANs of port {name:?}"));
+    for port in new.iter().filter(|port| port.sub.is_none()) {
+        let name = &port.name;
+        match old.iter().find(|before| before.name == *name) {
+            Some(before) if before.vlans != port.vlans => {
+                refusals.add("port.vlans", format!("restart to change the VLANs of port {name:?}"));
+            }
+            None if !port.vlans.is_empty() => {
+                refusals.add("port", format!("restart to add port {name:?}, which has VLANs"));
+            }
+            _ => {}
         }
     }
-    for port in
-        new.iter().filter(with_device).filter(|port| old.iter().all(|before| before.name != port.name))
-    {
-        refusals.add("port", format!("restart to add port {:?}", port.name));
+    for before in old.iter().filter(|port| !port.vlans.is_empty()) {
+        if new.iter().all(|port| port.name != before.name) {
+            refusals.add("port", format!("restart to remove port {:?}, which has VLANs", before.name));
+        }
     }
 }
 
@@ -222,20 +224,15 @@ mod tests {
             refused.to_string(),
             "f: daemon.cpus: restart to change the workers' cores\n\
              f: daemon.runtime_dir: restart to change the directory\n\
-             f: daemon.idle: restart to change how workers wait\n\
-             f: port.device: restart to change the device of port \"a\"\n\
-             f: port: restart to remove port \"b\"\n\
-             f: port: restart to add port \"c\""
+             f: daemon.idle: restart to change how workers wait"
         );
     }
 
     #[test]
-    fn ports_keep_their_numbers_when_their_sections_change_places() {
-        let (a, rest) = BASE.split_once("[[port]]\n        name = \"b\"").unwrap();
-        let text = format!("[[port]]\n        name = \"b\"{rest}{a}");
-        let new = config(&text);
-        assert_eq!(new.port("b"), Some(0));
-        assert_eq!(new.replacing(&config(BASE)).unwrap().port("b"), Some(1));
+    fn ports_that_come_go_and_change_are_told() {
+        let text = BASE.replace("\"pipe:a\"", "\"pipe:c\"").replace("name = \"b\"", "name = \"c\"");
+        let news = config(&text).replacing(&config(BASE)).unwrap().news_against(&config(BASE));
+        assert_eq!(news, ["port a: another device", "port c added", "port b removed"]);
     }
 
     #[test]

@@ -65,6 +65,14 @@ struct Given {
     redirects: bool,
 }
 
+impl Port {
+    /// What the port's device takes for itself, so that no other port can have it meanwhile.
+    pub fn claim(&self) -> Option<String> {
+        let (claim, most) = claim(&self.device);
+        (most == 1).then_some(claim)
+    }
+}
+
 /// The ports read so far, with what the sections after them need to know.
 #[derive(Default)]
 pub(super) struct Ports {

@@ -114,8 +114,8 @@ pub fn gather(
         let answer = answer.clone();
         move || {
             let data = match subject {
-                Subject::Flows => flows(&workers, stats.ports(), filter),
-                Subject::Masquerade => masquerade(&workers, stats.ports(), filter),
+                Subject::Flows => flows(&workers, &stats.ports(), filter),
+                Subject::Masquerade => masquerade(&workers, &stats.ports(), filter),
             };
             // The asker may have gone.
             let _ = answer.try_send(data);

@@ -4,6 +4,7 @@
 
 mod change;
 pub(crate) mod filters;
+mod ports;
 mod search;
 #[cfg(test)]
 mod tests;
@@ -12,7 +13,7 @@ mod work;
 use std::{io, sync::Arc, thread::JoinHandle, time::Duration};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use netmap::device::PortControl;
+use netmap::{Losses, device::PortControl};
 
 use super::{
     follower::Follower,
@@ -64,6 +65,11 @@ pub enum Notice {
         port: PortId,
         /// The system's word.
         reason: String,
+    },
+    /// The kernel has something new about the interface of a port whose device is gone.
+    PortSeen {
+        /// Which.
+        port: PortId,
     },
     /// A worker's inputs have all ended, and everything has left.
     Finished {
@@ -155,8 +161,8 @@ pub struct View<'a> {
     pub generation: u64,
     /// Which kernel tables are followed.
     pub follow: Option<Follow>,
-    /// The ports.
-    pub ports: &'a [PortState],
+    /// The ports, by number; none at the numbers of ports that have gone.
+    pub ports: &'a [Option<PortState>],
     /// The access rules.
     pub filters: &'a filters::Filters,
 }
@@ -171,8 +177,12 @@ pub struct PortState {
     pub rings: usize,
     /// The kernel's interface behind it.
     pub interface: Option<String>,
-    control: Box<dyn PortControl>,
+    /// Why the device is not there, while it is not.
+    pub gone: Option<String>,
+    control: Option<Box<dyn PortControl>>,
     block: BlockRef,
+    /// What the block has counted before this device.
+    base: Losses,
 }
 
 impl Keeper {

@@ -35,6 +35,12 @@ impl Learned {
         self.heard.remove(&who).is_some()
     }
 
+    /// A port has gone, and all neighbours behind it.
+    pub fn forget_port(&mut self, port: crate::tables::PortId) {
+        self.heard.retain(|who, _| who.0 != port);
+        self.refreshed.retain(|who, _| who.0 != port);
+    }
+
     /// Whether the last sign of life is too long ago to be believed.
     pub fn is_old(&self, who: Who, now: Instant) -> bool {
         self.heard.get(&who).is_none_or(|heard| now.saturating_duration_since(*heard) >= REFRESH)

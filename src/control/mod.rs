@@ -24,4 +24,6 @@ pub mod socket;
 pub mod translation;
 mod watch;
 
-pub use keeper::{Keeper, KeeperConfig, KeeperError, KeeperPort, Notice, WorkerLine};
+pub use keeper::{
+    Changed, Changer, Keeper, KeeperConfig, KeeperError, KeeperPort, Notice, Settings, WorkerLine,
+};

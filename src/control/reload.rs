@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use crossbeam_channel::{Receiver, Sender, at, never, select, unbounded};
@@ -14,14 +14,28 @@ use serde_json::{Value, json};
 
 use super::{
     barrier::{Barrier, BarrierError},
-    keeper::{Changed, Changer},
-    setup,
+    keeper::Changed,
     watch::{Settling, Watch},
 };
 use crate::config::{self, Config, OnExit};
 
-/// Longest wait for the kernel to list another table; a client waits twice as long.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// What can put a configuration in force.
+pub trait PutInForce: Send {
+    /// Puts a configuration in force that has been checked, wholly or not at all.
+    ///
+    /// # Errors
+    /// Why nothing was changed.
+    fn put(&mut self, new: &Config) -> Result<Changed, Refusal>;
+}
+
+/// Why a configuration that was checked is not in force all the same.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// For people.
+    pub error: String,
+    /// Whether the configuration is to blame, and not the system.
+    pub configuration: bool,
+}
 
 /// Who has the configuration read again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -150,8 +164,7 @@ pub struct Reloader {
 struct Work {
     path: PathBuf,
     running: Config,
-    follow_kernel: bool,
-    changer: Changer,
+    force: Box<dyn PutInForce>,
     barrier: Option<Barrier>,
     status: Arc<Mutex<Status>>,
     /// What the file held when it was last read.
@@ -159,16 +172,15 @@ struct Work {
 }
 
 impl Reloader {
-    /// Starts to watch the file at `path`, from which `running` was read, and to take wishes.
-    /// `barrier` is the daemon's, if it has one.
+    /// Starts to watch the file at `path`, from which `running` was read, and to take wishes, which
+    /// `force` fulfils. `barrier` is the daemon's, if it has one.
     ///
     /// # Errors
     /// When there can be no more threads.
     pub fn start(
         path: &Path,
         running: Config,
-        follow_kernel: bool,
-        changer: Changer,
+        force: Box<dyn PutInForce>,
         barrier: Option<Barrier>,
     ) -> std::io::Result<Self> {
         let (sender, wishes) = unbounded();
@@ -178,7 +190,7 @@ impl Reloader {
         // What has changed since the file was read at start shows as another content.
         let watch = Watch::on(&path);
         let content = Some(running.digest);
-        let mut work = Work { path, running, follow_kernel, changer, barrier, status, content };
+        let mut work = Work { path, running, force, barrier, status, content };
         let thread =
             std::thread::Builder::new().name("reload".into()).spawn(move || work.run(&wishes, &watch))?;
         Ok(Self { reloads: Some(reloads), thread: Some(thread) })
@@ -271,10 +283,9 @@ impl Work {
         let name = self.path.display().to_string();
         let new = text
             .and_then(|text| config::parse_supported(&text, &name))
-            .and_then(|new| new.replacing(&self.running))
-            .and_then(|new| Ok((setup::settings(&new, self.follow_kernel)?, new)));
-        let (settings, new) = match new {
-            Ok(both) => both,
+            .and_then(|new| new.replacing(&self.running));
+        let new = match new {
+            Ok(new) => new,
             Err(errors) => {
                 let errors = errors.0.iter().map(ToString::to_string).collect();
                 return Outcome::Refused { errors, configuration: true };
@@ -284,13 +295,15 @@ impl Work {
             return Outcome::Refused { errors: vec![e.to_string()], configuration: false };
         }
         let mut warnings: Vec<String> = new.warnings.iter().map(ToString::to_string).collect();
-        match self.changer.change(settings, PATIENCE) {
+        match self.force.put(&new) {
             Ok(Changed::Fully) => {}
             Ok(Changed::Later) => warnings.push(
                 "it takes longer than usual: the kernel still lists its routes, or a worker does not go on"
                     .into(),
             ),
-            Err(e) => return Outcome::Refused { errors: vec![e], configuration: false },
+            Err(Refusal { error, configuration }) => {
+                return Outcome::Refused { errors: vec![error], configuration };
+            }
         }
         if let Some(barrier) = self.barrier.as_ref().filter(|_| new.daemon.on_exit == OnExit::Forward)
             && let Err(e) = barrier.lower()

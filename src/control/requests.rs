@@ -32,6 +32,8 @@ pub struct Answerer {
     pub differ: Differ,
     /// The ways to the workers.
     pub workers: Vec<WorkerLink>,
+    /// How often workers met faults of their own, and how often one was found to hang.
+    pub health: Box<dyn Fn() -> (u64, u64) + Send>,
 }
 
 /// What a request comes to.
@@ -176,7 +178,12 @@ impl Answerer {
             "neighbors" => self.of_keeper(show::neighbors),
             "tables" => {
                 let status = self.reloads.as_ref().map(Reloads::status).unwrap_or_default();
-                self.of_keeper(move |view| show::tables(view, &status))
+                let (faults, stalls) = (self.health)();
+                self.of_keeper(move |view| {
+                    let mut data = show::tables(view, &status);
+                    (data["worker_faults"], data["worker_stalls"]) = (json!(faults), json!(stalls));
+                    data
+                })
             }
             "verdicts" => Answer::Line(accept(&show::verdicts(&self.stats.snapshot()))),
             "acl" => self.of_keeper(show::acl),

@@ -114,6 +114,11 @@ impl Resolver {
         }
     }
 
+    /// A port has gone: nobody behind it is looked for.
+    pub fn forget_port(&mut self, port: PortId) {
+        self.searches.retain(|who, _| who.0 != port);
+    }
+
     /// Whether `who` is being looked for.
     pub fn is_searching(&self, who: Who) -> bool {
         self.searches.contains_key(&who)

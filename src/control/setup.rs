@@ -1,6 +1,6 @@
 //! From the checked configuration, and the ports opened for it, to what the keeper works with.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use netmap::{Host, PortInfo};
 
@@ -17,6 +17,14 @@ use crate::{
         acl::{Compiled, Rule},
     },
 };
+
+/// The ports' numbers, by name.
+pub type Numbers = BTreeMap<String, PortId>;
+
+/// The numbers of a configuration's ports when the program starts: their order.
+pub fn numbers(config: &Config) -> Numbers {
+    config.ports.iter().map(|port| port.name.clone()).zip(0..).collect()
+}
 
 /// Bytes of an Ethernet header.
 const ETHERNET: u32 = 14;
@@ -50,18 +58,18 @@ pub fn port_spec(port: &config::Port, info: &PortInfo, host: &Host) -> PortSpec 
 ///
 /// # Errors
 /// When they are too many to be compiled.
-pub fn acl(config: &Config) -> Result<Option<Arc<Compiled>>, ConfigErrors> {
+pub fn acl(config: &Config, numbers: &Numbers) -> Result<Option<Arc<Compiled>>, ConfigErrors> {
     if config.acls.is_empty() {
         return Ok(None);
     }
-    let numbers = |names: &[String]| names.iter().filter_map(|name| number(config, name)).collect();
+    let of = |names: &[String]| names.iter().filter_map(|name| numbers.get(name).copied()).collect();
     let ranges = |list: &[config::PortRange]| list.iter().map(|range| (range.first, range.last)).collect();
     let rule = |acl: &config::Acl| Rule {
         name: acl.name.clone(),
         denies: acl.action == config::Action::Deny,
         logs: acl.log,
-        in_ports: numbers(&acl.in_ports),
-        out_ports: numbers(&acl.out_ports),
+        in_ports: of(&acl.in_ports),
+        out_ports: of(&acl.out_ports),
         from: acl.from.clone(),
         to: acl.to.clone(),
         protocol: acl.protocol,
@@ -75,7 +83,7 @@ pub fn acl(config: &Config) -> Result<Option<Arc<Compiled>>, ConfigErrors> {
 }
 
 /// A sub-port, as configured, of a port whose device takes frames of so many bytes.
-pub fn sub_port_spec(config: &Config, port: &config::Port, max_frame: u32) -> Option<PortSpec> {
+pub fn sub_port_spec(numbers: &Numbers, port: &config::Port, max_frame: u32) -> Option<PortSpec> {
     let config::Sub { parent, tags } = port.sub.as_ref()?;
     let header = ETHERNET + tags.bytes() as u32;
     Some(PortSpec {
@@ -84,19 +92,18 @@ pub fn sub_port_spec(config: &Config, port: &config::Port, max_frame: u32) -> Op
         mtu: port.mtu,
         max_len: u16::try_from(max_frame.saturating_sub(header)).unwrap_or(u16::MAX),
         addresses: given_addresses(false, &port.addresses),
-        sub: Some(SubPort { parent: number(config, parent)?, tags: *tags }),
+        sub: Some(SubPort { parent: *numbers.get(parent)?, tags: *tags }),
         reverse_path: port.urpf,
         redirects: port.redirects,
         ..PortSpec::default()
     })
 }
 
-/// Everything that the configuration of a running daemon may change; the ports in the order in
-/// which they were opened.
+/// Everything that the configuration of a running daemon may change.
 ///
 /// # Errors
 /// As for [`acl`].
-pub fn settings(config: &Config, follow_kernel: bool) -> Result<Settings, ConfigErrors> {
+pub fn settings(config: &Config, follow_kernel: bool, numbers: &Numbers) -> Result<Settings, ConfigErrors> {
     let port = |port: &config::Port| PortSettings {
         mac: port.mac.map(|mac| mac.0),
         mtu: port.mtu,
@@ -106,13 +113,13 @@ pub fn settings(config: &Config, follow_kernel: bool) -> Result<Settings, Config
     };
     Ok(Settings {
         follow: if follow_kernel { follow(config) } else { None },
-        ports: config.ports.iter().map(port).collect(),
-        routes: static_routes(config),
-        neighbors: static_neighbors(config),
+        ports: config.ports.iter().filter_map(|p| Some((*numbers.get(&p.name)?, port(p)))).collect(),
+        routes: static_routes(config, numbers),
+        neighbors: static_neighbors(config, numbers),
         icmp: config.daemon.icmp,
         source_routes: config.daemon.source_routes,
-        translation: Translation::new(config),
-        acl: acl(config)?,
+        translation: Translation::new(config, numbers),
+        acl: acl(config, numbers)?,
     })
 }
 
@@ -126,13 +133,8 @@ fn made_up_mac(name: &str) -> [u8; 6] {
     [2, a, b, c, d, e]
 }
 
-/// The number of the port called `name`; the configuration has been checked to have it.
-fn number(config: &Config, name: &str) -> Option<PortId> {
-    config.port(name).and_then(|number| PortId::try_from(number).ok())
-}
-
 /// The configured routes.
-pub fn static_routes(config: &Config) -> Vec<StaticRoute> {
+pub fn static_routes(config: &Config, numbers: &Numbers) -> Vec<StaticRoute> {
     let route = |route: &config::Route| {
         let (kind, hops) = match &route.target {
             Target::Blackhole => (RouteKind::Blackhole, Vec::new()),
@@ -141,7 +143,7 @@ pub fn static_routes(config: &Config) -> Vec<StaticRoute> {
             Target::Via(hops) => {
                 let hop = |hop: &config::NextHop| StaticHop {
                     gateway: hop.gateway,
-                    port: hop.port.as_deref().and_then(|name| number(config, name)),
+                    port: hop.port.as_ref().and_then(|name| numbers.get(name).copied()),
                     weight: hop.weight,
                 };
                 (RouteKind::Unicast, hops.iter().map(hop).collect())
@@ -153,9 +155,9 @@ pub fn static_routes(config: &Config) -> Vec<StaticRoute> {
 }
 
 /// The configured neighbours.
-pub fn static_neighbors(config: &Config) -> Vec<StaticNeighbor> {
+pub fn static_neighbors(config: &Config, numbers: &Numbers) -> Vec<StaticNeighbor> {
     let neighbor = |neighbor: &config::Neighbor| {
-        let port = number(config, &neighbor.port)?;
+        let port = *numbers.get(&neighbor.port)?;
         Some(StaticNeighbor { port, address: neighbor.address, mac: neighbor.mac.0 })
     };
     config.neighbors.iter().filter_map(neighbor).collect()
@@ -187,14 +189,15 @@ mod tests {
             port = "a"
         "#;
         let config = config::parse(text, "test").unwrap();
-        let routes = static_routes(&config);
+        let numbers = numbers(&config);
+        let routes = static_routes(&config, &numbers);
         assert_eq!(
             routes[0].hops[0],
             StaticHop { gateway: Some([10, 0, 0, 2].into()), port: None, weight: 2 }
         );
         assert_eq!(routes[0].hops[1].port, Some(1));
         assert_eq!(routes[1].kind, RouteKind::Prohibit);
-        assert_eq!(static_neighbors(&config)[0].mac, [2, 0, 0, 0, 0, 0x99]);
+        assert_eq!(static_neighbors(&config, &numbers)[0].mac, [2, 0, 0, 0, 0, 0x99]);
         let info = PortInfo {
             device: "pipe:a".into(),
             interface: None,

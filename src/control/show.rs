@@ -41,17 +41,21 @@ pub enum Cursor {
 
 /// The ports, with their counts.
 pub fn ports(view: &View<'_>, totals: &[PortTotals]) -> Value {
-    let rows = view.ports.iter().enumerate().map(|(number, port)| {
+    let rows = view.ports.iter().enumerate().filter_map(|(number, port)| {
+        let port = port.as_ref()?;
         let table = view.rib.port(number as u16);
         let counts = totals.get(number).cloned().unwrap_or_default();
         let addresses = table.map_or_else(Vec::new, |table| {
             let v4 = table.addresses4.iter().map(ToString::to_string);
             v4.chain(table.addresses6.iter().map(ToString::to_string)).collect()
         });
-        json!({
+        let up = table.is_some_and(|table| table.up);
+        Some(json!({
             "name": table.map(|table| table.name.as_str()),
             "device": port.device,
-            "up": table.is_some_and(|table| table.up),
+            "up": up,
+            "state": if port.gone.is_some() { "gone" } else if up { "up" } else { "down" },
+            "reason": port.gone,
             "rx_packets": counts.rx_packets,
             "rx_bytes": counts.rx_bytes,
             "rx_errors": counts.rx_errors,
@@ -67,7 +71,7 @@ pub fn ports(view: &View<'_>, totals: &[PortTotals]) -> Value {
             "mtu": table.map(|table| table.mtu),
             "rings": port.rings,
             "addresses": addresses,
-        })
+        }))
     });
     Value::Array(rows.collect())
 }

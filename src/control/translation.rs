@@ -1,6 +1,7 @@
 //! Address translation, from the configuration to the rules that workers read: names become
 //! numbers, and where no addresses are given, the out port's own is taken, live.
 
+use super::setup::Numbers;
 use crate::{
     config::{self, Config},
     tables::{
@@ -34,9 +35,9 @@ fn first_ephemeral() -> u16 {
 }
 
 impl Translation {
-    /// From the checked configuration; the ports have the numbers of its list.
-    pub fn new(config: &Config) -> Self {
-        let number = |name: &str| config.port(name).and_then(|number| PortId::try_from(number).ok());
+    /// From the checked configuration, whose ports have these numbers.
+    pub fn new(config: &Config, numbers: &Numbers) -> Self {
+        let number = |name: &str| numbers.get(name).copied();
         let ephemeral = first_ephemeral();
         let rule = |masquerade: &config::Masquerade| {
             let milliseconds =
@@ -118,7 +119,8 @@ mod tests {
             inside = "10.0.0.7"
             outside = "203.0.113.7"
         "#;
-        let translation = Translation::new(&config::parse(text, "test").unwrap());
+        let config = config::parse(text, "test").unwrap();
+        let translation = Translation::new(&config, &super::super::setup::numbers(&config));
         let table = PortTable {
             name: "wan".into(),
             addresses4: vec!["203.0.113.2/30".parse().unwrap()],

@@ -52,10 +52,15 @@ use crate::{
     tables::{Tables, publish::Publisher},
 };
 
+use ports::{Opener, Ports, PortsConfig};
+use watchdog::{Health, Watchdog};
+
 pub mod confine;
 pub mod machine;
+pub mod ports;
 mod sub_ports;
 pub mod threads;
+pub mod watchdog;
 
 use confine::{Confinement, UserError};
 
@@ -148,9 +153,11 @@ pub struct Daemon {
     // devices close.
     control: Option<ControlSocket>,
     metrics: Option<MetricsServer>,
+    watchdog: Watchdog,
     workers: threads::Workers,
     keeper: Keeper,
     // After the keeper, so that nothing is waited for that it would still do.
+    ports: Ports,
     reloader: Option<Reloader>,
     comparison: Comparison,
     stats: Arc<StatsFile>,
@@ -187,14 +194,30 @@ impl Daemon {
         file: Option<&Path>,
         confinement: Confinement,
     ) -> Result<Self, DaemonError> {
+        Self::start_with(config, counters, follow_kernel, file, confinement, Arc::new(device::open_all))
+    }
+
+    /// As [`Daemon::start_confined`], with devices that `open` opens.
+    ///
+    /// # Errors
+    /// As for [`Daemon::start_confined`].
+    pub fn start_with(
+        config: &Config,
+        counters: Counters,
+        follow_kernel: bool,
+        file: Option<&Path>,
+        confinement: Confinement,
+        open: Opener,
+    ) -> Result<Self, DaemonError> {
         let available = std::thread::available_parallelism().map_or(1, |n| n.get());
         check_cores(config, machine::core_count())?;
         let user = confinement.user(config)?;
-        let acl = setup::acl(config)?;
+        let numbers = setup::numbers(config);
+        let acl = setup::acl(config, &numbers)?;
         let socket = open_socket(config, counters)?;
         let listening = open_metrics(config, counters)?;
         let barrier = raise_barrier(config, counters)?;
-        let ports = open_ports(config)?;
+        let ports = open_ports(config, &open)?;
         let count = match &config.daemon.cpus {
             Some(cpus) => cpus.len().max(1),
             None => default_workers(&ports, available),
@@ -204,8 +227,9 @@ impl Daemon {
         let specs: Vec<PortSpec> =
             config.ports.iter().zip(&ports).map(|(c, p)| setup::port_spec(c, &p.info, &p.host)).collect();
         let rings: Vec<usize> = ports.iter().map(|p| p.rx.len()).collect();
-        let sub_ports = sub_ports::keeper_ports(config, &ports, &stats);
-        let up = open_tun(&ports);
+        let sub_ports = sub_ports::keeper_ports(config, &numbers, &ports, &stats);
+        let up = open_way_up(ports.iter());
+        let has_way_up = up.is_some();
         confinement.enter(config, user.as_ref())?;
         let (publisher, readers) = Publisher::try_new(Tables::new, count)?;
         let (to_keeper, from_workers) = bounded(TO_KEEPER);
@@ -233,12 +257,12 @@ impl Daemon {
         let keeper_ports = keeper_ports.chain(sub_ports);
         let keeper_config = KeeperConfig {
             follow: if follow_kernel { setup::follow(config) } else { None },
-            routes: setup::static_routes(config),
-            neighbors: setup::static_neighbors(config),
+            routes: setup::static_routes(config, &numbers),
+            neighbors: setup::static_neighbors(config, &numbers),
             icmp: config.daemon.icmp,
             source_routes: config.daemon.source_routes,
             acl,
-            translation: Translation::new(config),
+            translation: Translation::new(config, &numbers),
             hash_seed: random_seed()?,
             ..KeeperConfig::new(keeper_ports.collect())
         };
@@ -249,6 +273,7 @@ impl Daemon {
         let keeper = start_keeper(keeper_config, publisher, from_workers, lines.collect(), notify)?;
         let cores = threads::cores(config.daemon.cpus.as_deref(), count, available);
         let ways = links.clone();
+        let (to_workers, changer) = (links.clone(), keeper.changer());
         let workers = threads::start(workers, links, &cores, confinement)?;
         log::info!(
             "{} {}, {count} {}: forwarding",
@@ -257,10 +282,21 @@ impl Daemon {
             if count == 1 { "worker" } else { "workers" }
         );
         let stats = Arc::new(stats);
+        let watchdog = Watchdog::start(to_workers.clone())?;
+        let (pass_on, passed_on) = crossbeam_channel::unbounded();
+        let ports = Ports::start(PortsConfig {
+            open,
+            follow_kernel,
+            open_ports: (0..).zip(config.ports.iter().cloned()).collect(),
+            links: to_workers,
+            changer,
+            stats: stats.clone(),
+            notices,
+            pass_on,
+            has_way_up,
+        })?;
         let reloader = file
-            .map(|file| {
-                Reloader::start(file, config.clone(), follow_kernel, keeper.changer(), barrier.clone())
-            })
+            .map(|file| Reloader::start(file, config.clone(), Box::new(ports.requests()), barrier.clone()))
             .transpose()?;
         let comparison = Comparison::start(keeper.queries())?;
         let answerer = Answerer {
@@ -269,15 +305,31 @@ impl Daemon {
             reloads: reloader.as_ref().map(Reloader::reloads),
             differ: comparison.differ(),
             workers: ways,
+            health: Box::new({
+                let health = watchdog.health();
+                move || (health.faults(), health.stalls())
+            }),
         };
         let control = socket.map(|socket| socket.serve(answerer)).transpose()?;
         let source = metrics::source(keeper.queries(), reloader.as_ref().map(Reloader::reloads));
         let mut exposition = Exposition::new(stats.clone(), source);
         let metrics = listening.map(|socket| socket.serve(move || exposition.text())).transpose()?;
-        Ok(Self { control, metrics, workers, keeper, reloader, comparison, stats, notices, barrier })
+        Ok(Self {
+            control,
+            metrics,
+            watchdog,
+            workers,
+            keeper,
+            ports,
+            reloader,
+            comparison,
+            stats,
+            notices: passed_on,
+            barrier,
+        })
     }
 
-    /// What the daemon has to say: ports that went away, captures that ended.
+    /// What the daemon has to say: captures that ended.
     pub fn notices(&self) -> &Receiver<Notice> {
         &self.notices
     }
@@ -306,6 +358,20 @@ impl Daemon {
         self.barrier.as_ref()
     }
 
+    /// How often a worker met a fault of its own and was restarted.
+    pub fn faults(&self) -> u64 {
+        self.health().faults()
+    }
+
+    /// How often a worker was found to hang.
+    pub fn stalls(&self) -> u64 {
+        self.health().stalls()
+    }
+
+    fn health(&self) -> Health {
+        self.watchdog.health()
+    }
+
     /// Whether all workers still run.
     pub fn workers_alive(&self) -> bool {
         self.workers.all_alive()
@@ -327,7 +393,7 @@ impl Daemon {
                         *waits = false;
                     }
                 }
-                Ok(Notice::PortGone { .. }) => {}
+                Ok(Notice::PortGone { .. } | Notice::PortSeen { .. }) => {}
                 Err(_) => return false,
             }
         }
@@ -337,13 +403,25 @@ impl Daemon {
     /// Stops: packets first, then the devices are closed. Gives the last counters, and
     /// what each device says that it has lost.
     pub fn stop(self) -> Vec<(PortTotals, netmap::Losses)> {
-        let Self { control, metrics, mut workers, keeper, reloader, comparison, stats, notices, barrier: _ } =
-            self;
-        drop((control, metrics));
+        let Self {
+            control,
+            metrics,
+            watchdog,
+            mut workers,
+            keeper,
+            ports,
+            reloader,
+            comparison,
+            stats,
+            notices,
+            barrier: _,
+        } = self;
+        drop((control, metrics, watchdog));
         workers.stop();
         drop(notices);
         let mut controls = keeper.stop();
-        drop((reloader, comparison));
+        // The thread that waits for another goes first.
+        drop((reloader, ports, comparison));
         stats.snapshot().into_iter().zip(controls.iter_mut().map(|control| control.losses())).collect()
     }
 }
@@ -368,10 +446,10 @@ fn raise_barrier(config: &Config, counters: Counters) -> Result<Option<Barrier>,
     Ok(Some(barrier))
 }
 
-fn open_ports(config: &Config) -> Result<Vec<Port>, DaemonError> {
+fn open_ports(config: &Config, open: &Opener) -> Result<Vec<Port>, DaemonError> {
     let with_device = config.ports.iter().filter(|port| port.sub.is_none());
     let requests: Vec<(DeviceSpec, OpenOptions)> = with_device.map(sub_ports::open_request).collect();
-    let ports = device::open_all(&requests)?;
+    let ports = open(&requests)?;
     for (port, config) in ports.iter().zip(&config.ports) {
         let rings = port.rx.len().max(port.tx.len());
         log::info!(
@@ -438,8 +516,8 @@ fn make_runtime_dir(path: &Path) -> Result<(), DaemonError> {
 /// The way up to the host's stack for ports whose device has none of its own. Without it the
 /// router works; only what a worker would hand up is lost, and counted.
 #[cfg(target_os = "linux")]
-fn open_tun(ports: &[Port]) -> Option<TxQueue> {
-    let kernel = ports.iter().filter(|p| matches!(p.host, Host::Kernel));
+fn open_way_up<'a>(ports: impl Iterator<Item = &'a Port>) -> Option<TxQueue> {
+    let kernel = ports.filter(|p| matches!(p.host, Host::Kernel));
     let mtu = kernel.map(|p| p.info.max_frame.saturating_sub(14)).max()?;
     match device::tun::open(TUN, mtu) {
         Ok(tun) => Some(tun.queue),
@@ -451,7 +529,7 @@ fn open_tun(ports: &[Port]) -> Option<TxQueue> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn open_tun(_ports: &[Port]) -> Option<TxQueue> {
+fn open_way_up<'a>(_ports: impl Iterator<Item = &'a Port>) -> Option<TxQueue> {
     None
 }
 

@@ -8,7 +8,10 @@ use netmap::{
 
 use crate::{
     config::{self, Config},
-    control::{KeeperPort, setup},
+    control::{
+        KeeperPort,
+        setup::{self, Numbers},
+    },
     stats::file::StatsFile,
 };
 
@@ -21,12 +24,17 @@ pub(super) fn open_request(port: &config::Port) -> (DeviceSpec, OpenOptions) {
 }
 
 /// What the keeper needs to know of the sub-ports of these open ports.
-pub(super) fn keeper_ports(config: &Config, ports: &[Port], stats: &StatsFile) -> Vec<KeeperPort> {
+pub(super) fn keeper_ports(
+    config: &Config,
+    numbers: &Numbers,
+    ports: &[Port],
+    stats: &StatsFile,
+) -> Vec<KeeperPort> {
     let one = |(id, port): (usize, &config::Port)| {
         let sub = port.sub.as_ref()?;
         let parent = ports.get(config.port(&sub.parent)?)?;
         Some(KeeperPort {
-            spec: setup::sub_port_spec(config, port, parent.info.max_frame)?,
+            spec: setup::sub_port_spec(numbers, port, parent.info.max_frame)?,
             device: parent.info.device.clone(),
             mode: format!("VLAN {} of port {}", sub.tags, sub.parent),
             rings: parent.rx.len(),

@@ -157,8 +157,10 @@ mod tests {
     fn a_worker_that_no_longer_takes_calls_does_not_sweep() {
         let (commands, _worker) = crossbeam_channel::bounded(1);
         let bell = std::sync::Arc::new(crate::forward::bell::Bell::new().unwrap());
-        let workers =
-            Workers { threads: Vec::new(), links: vec![WorkerLink { commands, bell: bell.clone() }] };
+        let workers = Workers {
+            threads: Vec::new(),
+            links: vec![WorkerLink { commands, bell: bell.clone(), pulse: std::sync::Arc::default() }],
+        };
         assert!(workers.all_sweep());
         assert!(!workers.all_sweep());
         bell.answer();

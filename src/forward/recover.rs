@@ -1,10 +1,9 @@
 //! What becomes of a worker that meets a fault of its own: it goes on.
 //!
 //! A panic ends at the worker's edge. Its rings stay open, so that no device resets and no other
-//! worker notices; its state stays, but for the
-//! packets that it held for neighbours. The packets of the sweep under way, of the ring where it happened, are lost, since one
-//! of them may have been the reason, and so are the packets it held; both are counted, so that the
-//! sum of the verdicts stays exact.
+//! worker notices; flows and mappings stay as well. The packets of the sweep under way, of the ring
+//! where it happened, are lost, since one of them may have been the reason, and so are the packets
+//! that it held for neighbours; all are counted, so that the sum of the verdicts stays exact.
 
 use std::{
     any::Any,

@@ -222,6 +222,11 @@ impl StatsFile {
         self.names().read(|names| names.name(place))
     }
 
+    /// The names of all places, by number; empty where no port is.
+    pub fn ports(&self) -> Vec<String> {
+        self.names().read(|names| (0..self.places()).map(|place| names.name(place)).collect())
+    }
+
     fn names(&self) -> Places {
         // SAFETY: the mapping, which the value keeps, begins with a header with so many places.
         unsafe { Places::new(self.memory.start(), self.layout.ports.len()) }
@@ -291,6 +296,7 @@ impl StatsFile {
         totals(
             unsafe { std::slice::from_raw_parts(self.blocks.add(writer * ports).as_ptr(), ports) },
             &self.layout,
+            &self.names(),
         )
     }
 

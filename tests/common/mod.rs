@@ -340,7 +340,7 @@ impl Tube {
         for worker in &mut self.workers {
             worker.reader.offline();
         }
-        self.publisher.publish(|tables| tables.ports.push(port_table(id, spec)));
+        self.publisher.publish(|tables| tables.ports.push(port_table(id, spec, &[])));
         self.stats.take_place(id, &format!("p{id}"), true).expect("a place");
         let (shares, rest) = split(id as u16, ours, self.workers.len(), false);
         for (worker, share) in shares.into_iter().enumerate() {

@@ -19,6 +19,7 @@ mod kernel;
 mod life;
 mod masquerade;
 mod net;
+mod ports;
 mod routing;
 #[path = "../common/rtnetlink.rs"]
 mod rtnetlink;

@@ -141,7 +141,8 @@ impl Lab {
         lab
     }
 
-    fn wire(&self, n: u32, queues: u32) {
+    /// Makes the link between the router and host *n*.
+    pub fn wire(&self, n: u32, queues: u32) {
         let (r, h) = (self.r(), self.h(n));
         let queues = format!("numrxqueues {queues} numtxqueues {queues}");
         sh(&format!(
@@ -211,7 +212,8 @@ impl Lab {
         self.configure_ports(self.hosts, daemon, more)
     }
 
-    fn configure_ports(&self, ports: u32, daemon: &str, more: &str) -> PathBuf {
+    /// As [`Lab::configure`], with the first ports alone.
+    pub fn configure_ports(&self, ports: u32, daemon: &str, more: &str) -> PathBuf {
         let mut text = format!("[daemon]\nruntime_dir = {:?}\n{daemon}\n", self.runtime_dir());
         for n in 1..=ports {
             text += &format!("[[port]]\nname = \"p{n}\"\ndevice = \"xdp:p{n}\"\n");

@@ -1,26 +1,26 @@
 //! Changing what the configuration gives while packets flow: all of it in one publication, or none
 //! of it.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 
-use super::work::Work;
+use super::{ports::PortOrder, work::Work};
 use crate::control::{
     follower::Follower,
     kernel::{Follow, KernelEvent, Part, Parts, Report},
     rib::{PortSettings, StaticNeighbor, StaticRoute},
     translation::Translation,
 };
-use crate::tables::{IcmpLimit, acl::Compiled};
+use crate::tables::{IcmpLimit, PortId, acl::Compiled};
 
 /// What the configuration gives and may change while the daemon runs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Settings {
     /// Which kernel tables to follow; none when the kernel is not followed at all.
     pub follow: Option<Follow>,
-    /// The ports, in the order of their numbers.
-    pub ports: Vec<PortSettings>,
+    /// The ports, by number; those that are not here go.
+    pub ports: BTreeMap<PortId, PortSettings>,
     /// The routes.
     pub routes: Vec<StaticRoute>,
     /// The neighbours.
@@ -41,6 +41,14 @@ pub(super) struct Change {
     answer: Sender<Result<(), String>>,
 }
 
+/// What other threads want of the keeper.
+pub(super) enum Order {
+    /// New settings.
+    Settings(Change),
+    /// A step of a port's coming or going.
+    Port(PortOrder),
+}
+
 /// A change that has been made and is not in force yet.
 pub(super) struct Unanswered {
     answer: Sender<Result<(), String>>,
@@ -50,7 +58,7 @@ pub(super) struct Unanswered {
 
 /// The way to change settings; for any thread but the keeper's own.
 #[derive(Clone)]
-pub struct Changer(Sender<Change>);
+pub struct Changer(Sender<Order>);
 
 /// Whether new settings are in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,8 +70,11 @@ pub enum Changed {
     Later,
 }
 
+/// Why nothing is changed any more.
+const ENDING: &str = "the daemon is ending";
+
 impl Changer {
-    pub(super) fn new() -> (Self, Receiver<Change>) {
+    pub(super) fn new() -> (Self, Receiver<Order>) {
         let (sender, receiver) = unbounded();
         (Self(sender), receiver)
     }
@@ -75,19 +86,29 @@ impl Changer {
     /// Why nothing was changed.
     pub fn change(&self, settings: Settings, patience: Duration) -> Result<Changed, String> {
         let (answer, answered) = bounded(1);
-        let ending = || "the daemon is ending".to_owned();
-        self.0.send(Change { settings, answer }).map_err(|_| ending())?;
+        self.order(Order::Settings(Change { settings, answer }))?;
         match answered.recv_timeout(patience) {
             Ok(result) => result.map(|()| Changed::Fully),
             Err(RecvTimeoutError::Timeout) => Ok(Changed::Later),
-            Err(RecvTimeoutError::Disconnected) => Err(ending()),
+            Err(RecvTimeoutError::Disconnected) => Err(ENDING.into()),
         }
+    }
+
+    pub(super) fn order(&self, order: Order) -> Result<(), String> {
+        self.0.send(order).map_err(|_| ENDING.to_owned())
     }
 }
 
 impl Work {
+    pub(super) fn obey(&mut self, order: Order) {
+        match order {
+            Order::Settings(change) => self.change(change),
+            Order::Port(order) => self.take_step(order),
+        }
+    }
+
     /// Takes in new settings; [`Work::answer_changes`] answers when they are in force.
-    pub(super) fn change(&mut self, change: Change) {
+    fn change(&mut self, change: Change) {
         let Change { settings, answer } = change;
         let awaits = match self.refollow(settings.follow) {
             Ok(awaits) => awaits,
@@ -141,6 +162,10 @@ impl Work {
 
     /// Tells those who wait that their changes are in force. To be called after a publication.
     pub(super) fn answer_changes(&mut self) {
+        for (answer, given) in self.steps.drain(..) {
+            // Who has stopped waiting has the device closed here.
+            let _ = answer.try_send(given);
+        }
         self.unanswered.retain(|change| {
             let done = change.awaits == Parts::default();
             if done {

@@ -131,8 +131,8 @@ impl Work {
             }
             ToKeeper::WrongSums { port } => self.warn_of_sums(port),
             ToKeeper::PortGone { port, reason } => {
-                let device = self.ports.get(usize::from(port)).map_or("?", |port| &port.device);
-                log::debug!("{device}: the device is gone: {reason}");
+                let known = self.ports.get(usize::from(port)).and_then(Option::as_ref);
+                log::debug!("{}: the device is gone: {reason}", known.map_or("?", |port| &port.device));
                 self.rib.port_gone(port);
                 let _ = self.notices.send(Notice::PortGone { port, reason });
             }

@@ -53,7 +53,7 @@ fn settings(count: u32) -> Settings {
     };
     let addresses = vec!["10.0.0.1/24".parse().unwrap()];
     Settings {
-        ports: vec![PortSettings { addresses, ..PortSettings::default() }],
+        ports: [(0, PortSettings { addresses, ..PortSettings::default() })].into(),
         routes: (0..count).map(route).collect(),
         ..Settings::default()
     }

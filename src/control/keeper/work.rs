@@ -12,7 +12,7 @@ use netmap::device::PortControl;
 
 use super::{
     KeeperConfig, Notice, PortState, Query, View, WorkerLine,
-    change::{Change, Unanswered},
+    change::{Order, Unanswered},
     filters::Filters,
 };
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
         rib::{Changes, Rib, StaticRoute},
         translation::Translation,
     },
-    forward::{messages::ToKeeper, verdict::Verdict},
+    forward::messages::ToKeeper,
     tables::{
         IcmpLimit, PortId, Tables, acl::Acl, fib4::FibFull, masquerade::Masquerade, publish::Publisher,
     },
@@ -72,11 +72,14 @@ pub(super) struct StuckWorker {
     told: bool,
 }
 
+/// Whoever waits for a step of a port's.
+type StepAnswer = Sender<Option<Box<dyn PortControl>>>;
+
 /// What the thread works on.
 pub(super) struct Work {
     pub(super) rib: Rib,
     pub(super) publisher: Publisher<Tables>,
-    pub(super) ports: Vec<PortState>,
+    pub(super) ports: Vec<Option<PortState>>,
     pub(super) workers: Vec<WorkerLine>,
     pub(super) notices: Sender<Notice>,
     pub(super) follow: Option<Follow>,
@@ -121,6 +124,8 @@ pub(super) struct Work {
     pub(super) told_sums: HashSet<PortId>,
     /// Changes that are not in force yet.
     pub(super) unanswered: Vec<Unanswered>,
+    /// Steps of ports that are not in force yet, and what they give.
+    pub(super) steps: Vec<(StepAnswer, Option<Box<dyn PortControl>>)>,
 }
 
 impl Work {
@@ -134,14 +139,7 @@ impl Work {
     ) -> Self {
         let specs = config.ports.iter().map(|port| port.spec.clone()).collect();
         let now = Instant::now();
-        let ports = config.ports.into_iter().map(|port| PortState {
-            device: port.device,
-            mode: port.mode,
-            rings: port.rings,
-            interface: port.spec.interface,
-            control: port.control,
-            block: port.block,
-        });
+        let ports = config.ports.into_iter().map(|port| Some(PortState::new(port)));
         Self {
             rib: Rib::new(specs, &config.routes, &config.neighbors),
             publisher,
@@ -179,6 +177,7 @@ impl Work {
             unparsed: 0,
             told_sums: HashSet::new(),
             unanswered: Vec::new(),
+            steps: Vec::new(),
         }
     }
 
@@ -186,7 +185,7 @@ impl Work {
         mut self,
         from_workers: &Receiver<ToKeeper>,
         queries: &Receiver<Query>,
-        changes: &Receiver<Change>,
+        changes: &Receiver<Order>,
         stop: &Receiver<()>,
     ) -> Vec<Box<dyn PortControl>> {
         let mut from_workers = from_workers.clone();
@@ -206,8 +205,12 @@ impl Work {
                     }
                 }
                 recv(changes) -> change => {
-                    if let Ok(change) = change {
-                        self.change(change);
+                    // What workers said about a port comes before what becomes of it.
+                    while let Ok(message) = from_workers.try_recv() {
+                        self.worker_says(message);
+                    }
+                    if let Ok(order) = change {
+                        self.obey(order);
                     }
                 }
                 recv(stop) -> _ => break,
@@ -229,7 +232,7 @@ impl Work {
             }
         }
         self.release_gateways();
-        self.ports.into_iter().map(|port| port.control).collect()
+        self.ports.into_iter().flatten().filter_map(|port| port.control).collect()
     }
 
     /// How long to sleep at most.
@@ -252,6 +255,11 @@ impl Work {
 
     /// Does what a batch has made necessary, and what is due.
     fn step(&mut self) {
+        for port in self.rib.take_lost() {
+            // Nobody hears it only when the daemon ends.
+            let reason = "its interface is gone".into();
+            let _ = self.notices.send(Notice::PortGone { port, reason });
+        }
         self.rib.settle();
         self.wanted = self.wanted.with(self.rib.take_wanted());
         let now = Instant::now();
@@ -412,8 +420,8 @@ impl Work {
             IpAddr::V4(address) => self.masquerade.out_of((*address).into()).is_none(),
             IpAddr::V6(_) => true,
         });
-        for port in &mut self.ports {
-            if let Err(e) = port.control.set_local(&addresses) {
+        for port in self.ports.iter_mut().flatten() {
+            if let Some(Err(e)) = port.control.as_mut().map(|control| control.set_local(&addresses)) {
                 log::error!("{}: cannot set the host's addresses: {e}", port.device);
             }
         }
@@ -422,7 +430,9 @@ impl Work {
     /// Tells the devices which VLANs are the rings', and whether the host has a part in them.
     fn tell_vlans(&mut self) {
         for (id, port) in (0..).zip(&mut self.ports) {
-            if let Err(e) = port.control.set_vlans(&self.rib.vlans(id)) {
+            let Some(port) = port else { continue };
+            let Some(control) = &mut port.control else { continue };
+            if let Err(e) = control.set_vlans(&self.rib.vlans(id)) {
                 log::error!("{}: cannot set its VLANs: {e}", port.device);
             }
         }
@@ -435,7 +445,14 @@ impl Work {
                 let mut steps = Vec::new();
                 for report in reports {
                     self.note(&report, &mut steps);
+                    let link = match &report.event {
+                        KernelEvent::LinkChanged(link) => Some((link.name.clone(), link.up)),
+                        _ => None,
+                    };
                     self.rib.take(report);
+                    if let Some((name, up)) = link {
+                        self.look_at_link(&name, up);
+                    }
                 }
                 if !steps.is_empty() {
                     // Packets held for a neighbour that has failed, after what came before it.
@@ -448,6 +465,16 @@ impl Work {
                 self.follower = None;
                 self.reopen_at = Some(Instant::now() + REOPEN);
             }
+        }
+    }
+
+    /// A link is there: perhaps that of a port whose device is gone.
+    fn look_at_link(&self, name: &str, up: bool) {
+        let waits = |port: &Option<PortState>| {
+            port.as_ref().is_some_and(|port| port.gone.is_some() && port.interface.as_deref() == Some(name))
+        };
+        if up && let Some(port) = self.ports.iter().position(waits) {
+            let _ = self.notices.send(Notice::PortSeen { port: port as PortId });
         }
     }
 
@@ -532,7 +559,8 @@ impl Work {
     /// Has the devices' settings looked after; a device that is gone is told once by its name.
     fn tend(&mut self) {
         for (id, port) in (0..).zip(&mut self.ports) {
-            if let Err(e) = port.control.tend() {
+            let control = port.as_mut().and_then(|port| port.control.as_mut());
+            if let Some(Err(e)) = control.map(|control| control.tend()) {
                 // Nobody hears it only when the daemon ends.
                 let _ = self.notices.send(Notice::PortGone { port: id, reason: e.to_string() });
             }
@@ -541,17 +569,7 @@ impl Work {
 
     /// Counts what devices did outside the rings.
     fn count_losses(&mut self) {
-        for port in &mut self.ports {
-            let losses = port.control.losses();
-            let block = &port.block;
-            block.rx_packets.set(losses.passed_up);
-            block.rx_bytes.set(losses.passed_up_bytes);
-            block.verdicts[Verdict::Host as usize].set(losses.passed_up);
-            block.rx_dropped.set(losses.rx_dropped);
-            block.rx_errors.set(losses.rx_errors);
-            block.tx_dropped.set(losses.tx_dropped);
-            block.tx_errors.set(losses.tx_errors);
-        }
+        self.ports.iter_mut().flatten().for_each(PortState::count);
     }
 
     fn answer(&self, query: Query) {

@@ -20,6 +20,11 @@ fn recursive(gateway: &str) -> Hop {
     Hop { index: None, ..hop(Some(gateway), LAN) }
 }
 
+/// The ports as they are.
+fn kept(rib: &Rib) -> BTreeMap<PortId, PortSettings> {
+    (0..rib.ports() as PortId).map(|port| (port, PortSettings::default())).collect()
+}
+
 #[test]
 fn a_configured_route_that_is_not_in_force_says_why() {
     let routes = [
@@ -69,9 +74,9 @@ fn gateways_are_those_that_routes_lead_through() {
     let wan = (0, ip("203.0.113.1"));
     assert_eq!(rib.gateways(), [wan, lan(8), lan(9)].into());
     // The same neighbour, named by the configuration.
-    rib.reconfigure(&[], &[configured("192.0.9.0/24", Some("10.0.0.7"), Some(1))], &[]);
+    rib.reconfigure(&kept(&rib), &[configured("192.0.9.0/24", Some("10.0.0.7"), Some(1))], &[]);
     assert_eq!(rib.gateways(), [wan, lan(7), lan(8), lan(9)].into());
-    rib.reconfigure(&[], &[], &[]);
+    rib.reconfigure(&kept(&rib), &[], &[]);
     feed(&mut rib, [KernelEvent::RouteGone(shared)]);
     assert_eq!(rib.gateways(), [wan].into());
 }

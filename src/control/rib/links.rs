@@ -64,6 +64,9 @@ impl Rib {
         let port = self.port_of(index);
         self.map_ports();
         if let Some(port) = port {
+            if self.ports.get(usize::from(port)).is_some_and(|entry| entry.spec.sub.is_none()) {
+                self.lost.push(port);
+            }
             self.refresh_port(port);
             self.reroute(own_index(port));
         }
@@ -82,17 +85,17 @@ impl Rib {
 
     /// Finds the interface of every port: by its number if it was found before, whatever it is
     /// called now, else by its name; a sub-port's by the interface of its parent and by its tags.
-    fn map_ports(&mut self) {
+    pub(super) fn map_ports(&mut self) {
         self.by_index.clear();
         let mut moved = Vec::new();
         let (subs, others): (Vec<_>, Vec<_>) =
             (0..self.ports.len()).partition(|&port| self.ports[port].spec.sub.is_some());
         // Parents first.
         for port in others.into_iter().chain(subs) {
-            let entry = &self.ports[port];
-            let known =
-                entry.index.filter(|index| entry.spec.sub.is_none() && self.links.contains_key(index));
-            let index = known.or_else(|| self.find_interface(&entry.spec));
+            let RibPort { spec, index, gone, .. } = &self.ports[port];
+            let stays = !gone && spec.sub.is_none() && spec.interface.is_some();
+            let known = index.filter(|index| stays && self.links.contains_key(index));
+            let index = known.or_else(|| self.find_interface(spec));
             let entry = &mut self.ports[port];
             if entry.index != index {
                 moved.extend(entry.index);
@@ -222,18 +225,6 @@ impl Rib {
         }
         for port in 0..self.ports.len() as PortId {
             self.refresh_port(port);
-        }
-    }
-
-    /// The device behind a port is gone: nothing leaves by it any more.
-    pub fn port_gone(&mut self, port: PortId) {
-        let Some(entry) = self.ports.get_mut(usize::from(port)) else { return };
-        entry.gone = true;
-        let index = entry.index;
-        self.refresh_port(port);
-        self.reroute(own_index(port));
-        if let Some(index) = index {
-            self.reroute(index);
         }
     }
 

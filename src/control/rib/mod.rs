@@ -6,6 +6,7 @@
 mod links;
 mod neighbors;
 pub mod paths;
+mod ports;
 mod resolve;
 mod routes;
 pub mod special;
@@ -60,7 +61,7 @@ pub(crate) struct RibPort {
     spec: PortSpec,
     /// The kernel's interface behind it, once known.
     index: Option<Index>,
-    /// Whether the device is gone for good.
+    /// Whether the device is gone, or not there yet.
     gone: bool,
     /// What workers see.
     table: PortTable,
@@ -133,6 +134,8 @@ pub struct Rib {
     changes: Changes,
     wanted: Parts,
     full: bool,
+    /// Ports whose interface has gone.
+    lost: Vec<PortId>,
 }
 
 /// A family that has its table in the RIB.

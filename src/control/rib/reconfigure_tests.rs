@@ -29,6 +29,10 @@ struct Given {
     neighbors: Vec<StaticNeighbor>,
 }
 
+fn numbered(ports: &[PortSettings]) -> BTreeMap<PortId, PortSettings> {
+    (0..).zip(ports.iter().cloned()).collect()
+}
+
 /// A port of the built-in host, and one of the kernel's.
 fn specs(given: &Given) -> Vec<PortSpec> {
     let builtin = PortSpec { builtin_host: true, device_mac: [2; 6], max_len: 9000, ..PortSpec::default() };
@@ -148,7 +152,7 @@ proptest! {
             if turn == kernel_after {
                 feed(&mut rib, kernel_events());
             }
-            rib.reconfigure(&given.ports, &given.routes, &given.neighbors);
+            rib.reconfigure(&numbered(&given.ports), &given.routes, &given.neighbors);
             rib.take_changes();
             rib.recycle();
         }
@@ -183,7 +187,7 @@ fn the_same_configuration_changes_nothing() {
     let given = base();
     let mut rib = started(&given);
     rib.take_changes();
-    rib.reconfigure(&given.ports, &given.routes, &given.neighbors);
+    rib.reconfigure(&numbered(&given.ports), &given.routes, &given.neighbors);
     assert!(rib.take_changes().is_empty());
 }
 
@@ -195,7 +199,7 @@ fn only_what_differs_changes_and_a_next_hop_in_use_keeps_its_number() {
     let number = lookup(&rib, "192.0.2.1");
     new.routes[0].to = net("192.0.2.0/25");
     new.routes[1].kind = RouteKind::Prohibit;
-    rib.reconfigure(&new.ports, &new.routes, &new.neighbors);
+    rib.reconfigure(&numbered(&new.ports), &new.routes, &new.neighbors);
     let mut changes = rib.take_changes();
     changes.prefixes4.sort_unstable();
     assert_eq!(changes.prefixes4, [(0xc000_0200, 24), (0xc000_0200, 25), (0xc633_6400, 24)]);
@@ -210,12 +214,12 @@ fn a_network_stays_while_another_address_is_in_it() {
     let (old, mut new) = (base(), base());
     let mut rib = started(&old);
     new.ports[0].addresses.remove(0);
-    rib.reconfigure(&new.ports, &new.routes, &new.neighbors);
+    rib.reconfigure(&numbered(&new.ports), &new.routes, &new.neighbors);
     assert_eq!(fate(&rib, "10.0.0.77").1, Action::Glean);
     assert_eq!(fate(&rib, "10.0.0.1").1, Action::Glean);
     assert_eq!(fate(&rib, "10.0.0.9").1, Action::Host);
     new.ports[0].addresses.clear();
-    rib.reconfigure(&new.ports, &new.routes, &new.neighbors);
+    rib.reconfigure(&numbered(&new.ports), &new.routes, &new.neighbors);
     assert_eq!(fate(&rib, "10.0.0.77").1, Action::NoRoute);
     assert!(rib.local().is_empty());
 }
@@ -226,7 +230,7 @@ fn the_check_of_sources_changes_with_the_configuration() {
     rib.take_changes();
     for how in [ReversePath::Strict, ReversePath::Off] {
         let settings = PortSettings { reverse_path: how, ..PortSettings::default() };
-        rib.reconfigure(&[settings], &[], &[]);
+        rib.reconfigure(&numbered(&[settings]), &[], &[]);
         assert_eq!(rib.port(0).map(|port| port.reverse_path), Some(how));
         assert!(rib.take_changes().ports.contains(&0));
     }
@@ -251,7 +255,7 @@ fn what_the_kernel_says_comes_back_when_the_configuration_no_longer_says_it() {
     let mut rib = Rib::new(vec![spec], &[], &[]);
     feed(&mut rib, [link(WAN, "wan", true)]);
     assert_eq!(rib.port(0).map(|port| (port.mac, port.mtu)), Some(([6; 6], 1300)));
-    rib.reconfigure(&[PortSettings::default()], &[], &[]);
+    rib.reconfigure(&numbered(&[PortSettings::default()]), &[], &[]);
     assert_eq!(rib.port(0).map(|port| (port.mac, port.mtu)), Some(([2, 0, 0, 0, 0, WAN as u8], 1500)));
     assert_eq!(fate(&rib, "203.0.113.7").1, Action::NoRoute);
 }
@@ -266,11 +270,11 @@ fn an_address_stays_while_either_the_kernel_or_the_configuration_has_it() {
     feed(&mut rib, [KernelEvent::RouteGone(own.clone())]);
     assert_eq!(fate(&rib, "10.0.0.1").1, Action::Host);
     feed(&mut rib, [add(own.clone())]);
-    rib.reconfigure(&[PortSettings::default()], &[], &[]);
+    rib.reconfigure(&numbered(&[PortSettings::default()]), &[], &[]);
     assert_eq!(fate(&rib, "10.0.0.1").1, Action::Host);
-    rib.reconfigure(&[given], &[], &[]);
+    rib.reconfigure(&numbered(&[given]), &[], &[]);
     feed(&mut rib, [KernelEvent::RouteGone(own)]);
     assert_eq!(fate(&rib, "10.0.0.1").1, Action::Host);
-    rib.reconfigure(&[PortSettings::default()], &[], &[]);
+    rib.reconfigure(&numbered(&[PortSettings::default()]), &[], &[]);
     assert_eq!(fate(&rib, "10.0.0.1").1, Action::NoRoute);
 }

@@ -1,7 +1,7 @@
 //! What the configuration says: ports, routes and neighbours.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     net::IpAddr,
 };
 
@@ -140,6 +140,7 @@ impl Rib {
             changes: Changes::default(),
             wanted: Parts::default(),
             full: false,
+            lost: Vec::new(),
         };
         for (to, id) in special::SPECIAL {
             rib.add(&Given { to, source: Source::Special, key: PathKey::Fixed(id) });
@@ -155,15 +156,19 @@ impl Rib {
     }
 
     /// Brings what the configuration gives up to these settings and lists; everything else stays.
-    /// Ports without settings keep theirs. What is added comes before what goes, so that a next hop
+    /// Ports that are not mentioned leave. What is added comes before what goes, so that a next hop
     /// that stays in use keeps its number.
     pub fn reconfigure(
         &mut self,
-        ports: &[PortSettings],
+        ports: &BTreeMap<PortId, PortSettings>,
         routes: &[StaticRoute],
         neighbors: &[StaticNeighbor],
     ) {
-        for (port, settings) in (0..).zip(ports) {
+        let left = (0..self.ports.len() as PortId).filter(|port| !ports.contains_key(port));
+        for port in left.collect::<Vec<_>>() {
+            self.leave_port(port);
+        }
+        for (&port, settings) in ports {
             let Some(entry) = self.ports.get_mut(usize::from(port)) else { continue };
             let spec = &mut entry.spec;
             (spec.mac, spec.mtu) = (settings.mac, settings.mtu);
@@ -346,7 +351,7 @@ fn given_by_route(route: &StaticRoute) -> Option<Given> {
 }
 
 impl RibPort {
-    fn new(spec: PortSpec) -> Self {
+    pub(super) fn new(spec: PortSpec) -> Self {
         let table = PortTable {
             name: spec.name.clone(),
             mac: spec.mac.unwrap_or(spec.device_mac),

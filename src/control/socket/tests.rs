@@ -74,7 +74,14 @@ fn rig(routes: u32) -> Rig {
     let comparison = Comparison::start(keeper.queries()).unwrap();
     let differ = comparison.differ();
     let socket = bound
-        .serve(Answerer { queries: keeper.queries(), stats, reloads: None, differ, workers: Vec::new() })
+        .serve(Answerer {
+            queries: keeper.queries(),
+            stats,
+            reloads: None,
+            differ,
+            workers: Vec::new(),
+            health: Box::new(|| (0, 0)),
+        })
         .unwrap();
     Rig { socket: Some(socket), _comparison: comparison, _keeper: keeper, dir }
 }

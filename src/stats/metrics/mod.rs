@@ -84,7 +84,8 @@ impl Exposition {
     }
 
     fn scrape(&mut self) -> Scrape {
-        let names = self.stats.ports().iter().cloned();
+        // A place without a name has no port.
+        let ports = self.stats.snapshot().into_iter().filter(|port| !port.name.is_empty());
         let times = cpu::times(std::process::id());
         let worker = |number: usize| {
             let mut sums = PortTotals::default();
@@ -93,7 +94,7 @@ impl Exposition {
         };
         Scrape {
             started: self.stats.started() as f64 / 1e9,
-            ports: names.zip(self.stats.snapshot()).collect(),
+            ports: ports.map(|port| (port.name.clone(), port)).collect(),
             workers: (0..self.stats.keeper()).map(worker).collect(),
             sizes: (self.source)(),
         }
