@@ -63,7 +63,8 @@ fn rig() -> Rig {
         Keeper::start(config, publisher, unbounded().1, Vec::new(), unbounded().0).expect("a thread");
     let comparison = Comparison::start(keeper.queries()).expect("a thread");
     let differ = comparison.differ();
-    let answerer = Answerer { queries: keeper.queries(), stats, reloads: None, differ };
+    let workers = Vec::new();
+    let answerer = Answerer { queries: keeper.queries(), stats, reloads: None, differ, workers };
     Rig { answerer, _comparison: comparison, _keeper: keeper }
 }
 
