@@ -213,9 +213,22 @@ fn worker(how: u8, frame: &[u8]) {
         tube.check();
         out.extend(tube.arrived(0).into_iter().map(|frame| (0, frame)));
         out.extend(tube.arrived(1).into_iter().map(|frame| (1, frame)));
-        tube.arrived_at_host(1).iter().for_each(|up| assert_eq!(*up, frame, "the host gets it as it came"));
+        let up = tube.arrived_at_host(1);
+        assert!(up.iter().all(|up| is_as_it_came(up, &frame)), "the host gets it as it came");
         out.iter().for_each(|(port, frame)| left(*port, frame));
     });
+}
+
+/// It is the frame, or the frame without tags in front that carry a priority and no VLAN.
+fn is_as_it_came(up: &[u8], frame: &[u8]) -> bool {
+    let mut frame = frame.to_vec();
+    while up != frame {
+        match frame.get(12..16) {
+            Some([0x81, 0, high, 0] | [0x88, 0xa8, high, 0]) if high & 15 == 0 => drop(frame.drain(12..16)),
+            _ => return false,
+        }
+    }
+    true
 }
 
 /// How many packets have a verdict or wait for a neighbour.
