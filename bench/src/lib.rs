@@ -5,6 +5,7 @@ pub mod cycles;
 pub mod disciplines;
 #[cfg(target_os = "linux")]
 pub mod follow;
+pub mod gateway;
 pub mod heap;
 pub mod locked;
 pub mod lookup;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 #[cfg(target_os = "linux")]
 use sweepd_bench::follow;
-use sweepd_bench::{acl, heap, locked, lookup, peers, r530, rfc2544, sweep};
+use sweepd_bench::{acl, gateway, heap, locked, lookup, peers, r530, rfc2544, sweep};
 
 /// Counted, so that the tables of others can be measured.
 #[global_allocator]
@@ -23,6 +23,7 @@ struct Cli {
 enum Benchmark {
     /// Measure access rules, from none to ten thousand, beside a plain list
     Acl,
+    Gateway(gateway::Gateway),
     Locked(locked::Locked),
     Lookup(lookup::Lookup),
     Peers(peers::Peers),
@@ -37,6 +38,7 @@ enum Benchmark {
 fn main() -> ExitCode {
     let result = match Cli::parse().benchmark {
         Benchmark::Acl => acl::run(),
+        Benchmark::Gateway(gateway) => gateway.run(),
         Benchmark::Locked(locked) => locked.run(),
         Benchmark::Lookup(lookup) => lookup.run(),
         Benchmark::Peers(peers) => peers.run(),

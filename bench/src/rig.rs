@@ -211,6 +211,12 @@ impl Rig {
         *flows = Flows { templates: frames, state: 0, memory: headers == Headers::Memory, in_turn: true };
     }
 
+    /// From now on the frames are chosen at random.
+    pub fn pick_at_random(&mut self) {
+        let mut flows = self.order.flows.lock().expect("no holder of the lock panics");
+        flows.in_turn = false;
+    }
+
     /// Puts `n` packets into the receive ring and empties the transmit rings. Untimed.
     pub fn refill(&mut self, n: u32) {
         self.order.fill.store(n, Ordering::Relaxed);

@@ -1,0 +1,164 @@
+//! The gateway of the benchmark: rules, routes, flows, and a rig for each worker.
+
+use std::{io, sync::Arc};
+
+use sweepd::{
+    forward::burst::Burst,
+    tables::{
+        Tables, Timeouts,
+        acl::{Acl, Compiled, Rule},
+        masquerade::{self, Masquerade},
+        prefixes::{Prefixes4, Prefixes6},
+        synthetic::{self, Random},
+    },
+    wire::checksum::{self, pseudo4},
+};
+
+use super::SWEEP;
+use crate::{
+    rig::{self, Headers, NEXT_HOPS, OUT_PORTS, Rig},
+    traffic::{self, Frame},
+};
+
+/// Ends inside; flows are these times up to [`DESTINATIONS`].
+pub const ENDPOINTS: usize = 20_000;
+/// Ends outside.
+pub const DESTINATIONS: usize = 100;
+/// Access rules.
+pub const RULES: u16 = 10;
+/// Routes.
+const ROUTES: usize = 1000;
+
+/// The routes.
+pub fn routes() -> Prefixes4 {
+    synthetic::ipv4(ROUTES, NEXT_HOPS, 42)
+}
+
+/// Rules that every packet is compared with and that none fits.
+fn rules() -> Vec<Rule> {
+    let rule = |n: u16| Rule {
+        name: String::new(),
+        denies: true,
+        logs: false,
+        in_ports: vec![0],
+        out_ports: vec![],
+        from: vec![],
+        to: vec![],
+        protocol: Some(17),
+        from_ports: vec![],
+        to_ports: vec![(n, n)],
+    };
+    (1..=RULES).map(rule).collect()
+}
+
+/// The rules, with counters for so many workers.
+///
+/// # Errors
+/// When they cannot be compiled.
+pub fn acl(workers: usize) -> io::Result<Arc<Acl>> {
+    let compiled = Compiled::new(rules()).map_err(io::Error::other)?;
+    Ok(Arc::new(Acl::new(Arc::new(compiled), workers)))
+}
+
+/// Every port that leads outside has an address in front. Flows last as long as the benchmark.
+pub fn masquerade() -> Masquerade {
+    let rule = |out: u16| masquerade::Rule {
+        out,
+        from: Vec::new(),
+        to: vec![[203, 0, 113, out as u8].into()],
+        first: 1024,
+        last: 65535,
+        timeouts: timeouts(),
+        open: false,
+        inbound_refresh: false,
+        quota: 0,
+        log: false,
+    };
+    Masquerade::new((1..=OUT_PORTS).map(rule).collect(), Vec::new(), Vec::new())
+}
+
+fn timeouts() -> Timeouts {
+    Timeouts { udp: 1 << 30, ..Timeouts::default() }
+}
+
+/// The tables of the mode that takes them packet by packet.
+///
+/// # Errors
+/// When there is not enough memory.
+pub fn tables(routes: &Prefixes4, workers: usize) -> io::Result<Tables> {
+    let mut tables = rig::tables(routes, &Prefixes6::new())?;
+    tables.acl = Some(acl(workers)?);
+    Ok(tables)
+}
+
+/// A worker whose tables have rules and masquerade.
+///
+/// # Errors
+/// When there is not enough memory.
+pub fn gateway(routes: &Prefixes4) -> io::Result<Rig> {
+    let mut rig = Rig::new(routes, &Prefixes6::new())?;
+    let acl = acl(1)?;
+    rig.worker.reader.offline();
+    rig.publisher.as_mut().expect("this rig has no keeper").publish(|tables| {
+        tables.acl = Some(acl.clone());
+        tables.masquerade = masquerade();
+        tables.timeouts = timeouts();
+        tables.keeps_flows = true;
+    });
+    Ok(rig)
+}
+
+/// Destinations that the tables route. What shares its bit with an address in front takes a closer
+/// look (one address in a thousand): it is left out.
+fn destinations(routes: &Prefixes4) -> Vec<u32> {
+    let front = masquerade();
+    let mut found: Vec<u32> = synthetic::addresses(routes, 4 * DESTINATIONS, &mut Random::new(7));
+    found.sort_unstable();
+    found.dedup();
+    found.retain(|address| !front.may_be_in_front(*address));
+    let step = found.len() / DESTINATIONS;
+    found.into_iter().step_by(step).take(DESTINATIONS).collect()
+}
+
+/// A frame of each of the flows that belong to worker number `worker`: it has the inside ends that
+/// a hash would give it.
+pub fn frames(routes: &Prefixes4, flows: usize, worker: usize, workers: usize) -> Vec<Frame> {
+    let destinations = destinations(routes);
+    let frame = |flow: usize| {
+        let end = flow % ENDPOINTS;
+        // Each end talks to another destination in each round.
+        let to = destinations[(flow / ENDPOINTS + end) % destinations.len()];
+        let (host, port) = (end as u32 / 4, 2000 + (end as u32 * 7919) % 60_000);
+        summed(traffic::frame4(0x0a01_0000 + host, to, port << 16 | 443))
+    };
+    (0..flows).filter(|flow| flow % ENDPOINTS % workers == worker).map(frame).collect()
+}
+
+/// With the UDP checksum, so that it has to be brought along.
+fn summed((mut bytes, len): Frame) -> Frame {
+    let address = |at: usize| <[u8; 4]>::try_from(&bytes[at..at + 4]).expect("four bytes").into();
+    let sum = pseudo4(address(26), address(30), 17, 26).bytes(&bytes[34..60]);
+    let sum = checksum::udp_sent(!sum.fold());
+    bytes[40..42].copy_from_slice(&sum.to_be_bytes());
+    (bytes, len)
+}
+
+/// Sends every flow once, so that the careful path makes it.
+///
+/// # Errors
+/// When not all became flows.
+pub fn begin_flows(rig: &mut Rig, frames: Vec<Frame>) -> io::Result<()> {
+    let wanted = frames.len();
+    rig.set_capture(frames, Headers::Cached);
+    let mut burst = Burst::default();
+    for _ in 0..wanted.div_ceil(SWEEP as usize) {
+        rig.refill(SWEEP);
+        rig.worker.sweep(&mut burst);
+    }
+    rig.pick_at_random();
+    let have = rig.worker.slow.flows.len();
+    if have != wanted {
+        return Err(io::Error::other(format!("{wanted} flows were sent, and {have} are known")));
+    }
+    Ok(())
+}
