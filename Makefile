@@ -41,6 +41,7 @@ bench:
 	@$(TARGET)/release/sweepd-bench lookup
 	@$(TARGET)/release/sweepd-bench loop
 	@$(TARGET)/release/sweepd-bench r530
+	@$(TARGET)/release/sweepd-bench gateway
 
 bench-follow:
 	$(CARGO) build --release --locked --package sweepd --package sweepd-bench
