@@ -168,13 +168,8 @@ fn compiler() -> String {
 
 /// One steady sweep of the way's packets.
 fn trace(way: &Way) -> io::Result<Trace> {
-    let mut rig = (way.make)()?;
     let mut burst = Burst::default();
-    for _ in 0..way.warm_up {
-        rig.refill(way.packets);
-        rig.worker.sweep(&mut burst);
-    }
-    rig.refill(way.packets);
+    let mut rig = way.ready(&mut burst)?;
     stepper::trace(LIMIT, || {
         rig.worker.sweep(&mut burst);
     })

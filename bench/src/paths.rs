@@ -1,11 +1,18 @@
 //! Every way that a packet can go through the worker, each as a rig that sends packets down that
 //! way only: for counting what they execute.
 
-use std::io;
+use std::{io, sync::Arc};
 
-use sweepd::tables::prefixes::{Prefixes4, Prefixes6};
+use sweepd::{
+    forward::burst::Burst,
+    tables::{
+        acl::{Acl, Compiled, Rule},
+        prefixes::{Prefixes4, Prefixes6},
+    },
+};
 
 use crate::{
+    gateway::setup,
     rig::{Headers, Rig},
     traffic::{self, Frame},
 };
@@ -22,14 +29,50 @@ pub struct Way {
     pub make: fn() -> io::Result<Rig>,
     /// Whether it is a fast path, which takes nothing shared.
     pub fast: bool,
+    /// Instructions that one packet may take in an optimised build, with some room for the
+    /// compiler's moods; none when nothing was set down.
+    pub most: Option<u64>,
+}
+
+impl Way {
+    const fn fast(name: &'static str, make: fn() -> io::Result<Rig>, most: Option<u64>) -> Self {
+        Self { name, packets: 256, warm_up: 2, make, fast: true, most }
+    }
+
+    /// The rig after its warm-up, with packets to be swept.
+    ///
+    /// # Errors
+    /// When there is not enough memory.
+    pub fn ready(&self, burst: &mut Burst) -> io::Result<Rig> {
+        let mut rig = (self.make)()?;
+        for _ in 0..self.warm_up {
+            rig.refill(self.packets);
+            rig.worker.sweep(burst);
+        }
+        rig.refill(self.packets);
+        Ok(rig)
+    }
 }
 
 /// All ways.
 pub fn all() -> Vec<Way> {
     vec![
-        Way { name: "ipv4", packets: 256, warm_up: 2, make: ipv4, fast: true },
-        Way { name: "ipv6", packets: 256, warm_up: 2, make: ipv6, fast: true },
-        Way { name: "icmp error (ttl 1)", packets: 64, warm_up: 1, make: icmp_error, fast: false },
+        Way::fast("ipv4", ipv4, Some(320)),
+        Way::fast("ipv6", ipv6, None),
+        Way::fast("ipv4; 10 access rules", || filtered(10, true), None),
+        Way::fast("ipv4; 1000 access rules", || filtered(1000, true), None),
+        Way::fast("ipv6; 10 access rules", || filtered(10, false), None),
+        Way::fast("ipv6; 1000 access rules", || filtered(1000, false), None),
+        Way::fast("masquerade; known flow", || translated(false), Some(700)),
+        Way::fast("gateway; 10 access rules", || translated(true), None),
+        Way {
+            name: "icmp error (ttl 1)",
+            packets: 64,
+            warm_up: 1,
+            make: icmp_error,
+            fast: false,
+            most: None,
+        },
     ]
 }
 
@@ -47,6 +90,10 @@ fn frames4() -> Vec<Frame> {
     traffic::frames4(&routes().0, 1000, 3)
 }
 
+fn frames6() -> Vec<Frame> {
+    traffic::frames6(&routes().1, 1000, 3)
+}
+
 fn ipv4() -> io::Result<Rig> {
     let mut rig = rig()?;
     rig.set_flows(frames4(), Headers::Cached);
@@ -55,14 +102,54 @@ fn ipv4() -> io::Result<Rig> {
 
 fn ipv6() -> io::Result<Rig> {
     let mut rig = rig()?;
-    rig.set_flows(traffic::frames6(&routes().1, 1000, 3), Headers::Cached);
+    rig.set_flows(frames6(), Headers::Cached);
+    Ok(rig)
+}
+
+/// Rules that no packet fits.
+fn rules(n: u16) -> Vec<Rule> {
+    let rule = |port: u16| Rule {
+        name: String::new(),
+        denies: true,
+        logs: false,
+        in_ports: vec![0],
+        out_ports: vec![],
+        from: vec![],
+        to: vec![],
+        protocol: Some(6),
+        from_ports: vec![],
+        to_ports: vec![(port, port)],
+    };
+    (0..n).map(rule).collect()
+}
+
+/// Packets that pass so many access rules.
+fn filtered(n: u16, is_v4: bool) -> io::Result<Rig> {
+    let mut rig = rig()?;
+    let compiled = Compiled::new(rules(n)).map_err(io::Error::other)?;
+    let acl = Arc::new(Acl::new(Arc::new(compiled), 1));
+    rig.worker.reader.offline();
+    rig.publisher.as_mut().expect("this rig has no keeper").publish(|tables| tables.acl = Some(acl.clone()));
+    rig.set_flows(if is_v4 { frames4() } else { frames6() }, Headers::Cached);
+    Ok(rig)
+}
+
+/// Packets of flows that are known and translated, with or without access rules.
+fn translated(filters: bool) -> io::Result<Rig> {
+    let routes = setup::routes();
+    let mut rig = setup::gateway(&routes)?;
+    if !filters {
+        rig.worker.reader.offline();
+        rig.publisher.as_mut().expect("this rig has no keeper").publish(|tables| tables.acl = None);
+    }
+    setup::begin_flows(&mut rig, setup::frames(&routes, 1000, 0, 1))?;
     Ok(rig)
 }
 
 /// Packets whose time is up, from sources that the tables lead back to.
 fn icmp_error() -> io::Result<Rig> {
-    let (v4, v6) = routes();
-    let mut rig = Rig::new(&v4, &v6)?;
+    let (v4, _) = routes();
+    let mut rig = rig()?;
     let sources = traffic::frames4(&v4, 1000, 4);
     let mut frames = frames4();
     for ((frame, _), (other, _)) in frames.iter_mut().zip(&sources) {
