@@ -208,7 +208,9 @@ fn filter_lane<Address: Family>(
             odd.push(lane.at[k].into());
             continue;
         };
-        lane.shift(k, n);
+        if n < k {
+            lane.shift(k, n);
+        }
         keys[n] = key;
         n += 1;
     }
@@ -222,7 +224,9 @@ fn filter_lane<Address: Family>(
             state.log.note(acl, rule, &Address::any(keys[k]), came_in, Some(port));
         }
         if !acl.denies(rule) {
-            lane.shift(k, kept);
+            if kept < k {
+                lane.shift(k, kept);
+            }
             kept += 1;
         }
     }
