@@ -56,6 +56,7 @@ fn deny(name: &str) -> Rule {
         protocol: None,
         from_ports: vec![],
         to_ports: vec![],
+        state: None,
     }
 }
 

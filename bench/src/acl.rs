@@ -146,6 +146,7 @@ fn rules(n: usize, v4: bool, routes4: &Prefixes4, routes6: &Prefixes6) -> Vec<Ru
                 protocol,
                 from_ports: vec![],
                 to_ports,
+                state: None,
             }
         })
         .collect()

@@ -119,6 +119,7 @@ fn rules(n: u16) -> Vec<Rule> {
         protocol: Some(6),
         from_ports: vec![],
         to_ports: vec![(port, port)],
+        state: None,
     };
     (0..n).map(rule).collect()
 }

@@ -9,7 +9,6 @@ use super::{
     port::Ports,
     problem::{Offset, Problems},
     reader::{Reader, values},
-    support::{Feature, Uses},
     value::{self, PortRange},
 };
 
@@ -75,16 +74,7 @@ pub(super) struct Acls {
 }
 
 /// Reads one `[[acl]]` into `rules`.
-pub(super) fn read(
-    section: &Reader<'_>,
-    ports: &Ports,
-    problems: &mut Problems<'_>,
-    uses: &mut Uses,
-    rules: &mut Acls,
-) {
-    if section.has("state") {
-        uses.note(problems, Feature::AclState, section.place("state"), section.path("state"));
-    }
+pub(super) fn read(section: &Reader<'_>, ports: &Ports, problems: &mut Problems<'_>, rules: &mut Acls) {
     let words = [("permit", Action::Permit), ("deny", Action::Deny)];
     let action =
         section.require(problems, "action", "action = \"permit\" or \"deny\"", |v| value::choice(v, &words));

@@ -287,7 +287,7 @@ fn read_all(root: &DeTable<'_>, name: &str, problems: &mut Problems<'_>) -> Conf
     }
     let mut acls = acl::Acls::default();
     for section in sections(root, &schema::ACL, problems) {
-        acl::read(&section, &ports, problems, &mut uses, &mut acls);
+        acl::read(&section, &ports, problems, &mut acls);
     }
     let mut masquerades = Vec::new();
     for section in sections(root, &schema::MASQUERADE, problems) {

@@ -6,8 +6,6 @@ use super::problem::{Offset, Problem, Problems};
 /// A part of the schema that may not be built in yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Feature {
-    /// `acl.state`
-    AclState,
     /// `[[masquerade]]`
     Masquerade,
     /// `masquerade.announce`
@@ -23,7 +21,7 @@ pub enum Feature {
 }
 
 /// The features that are refused. To build one in, remove it here.
-pub const NOT_YET: &[Feature] = &[Feature::AclState, Feature::Announce];
+pub const NOT_YET: &[Feature] = &[Feature::Announce];
 
 /// Where a file uses which feature.
 #[derive(Clone, Default, Debug)]

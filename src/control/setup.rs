@@ -14,7 +14,7 @@ use crate::{
     config::{self, Config, ConfigErrors, Problem, Target},
     tables::{
         PortId, SubPort,
-        acl::{Compiled, Rule},
+        acl::{Compiled, Rule, State},
     },
 };
 
@@ -75,6 +75,10 @@ pub fn acl(config: &Config, numbers: &Numbers) -> Result<Option<Arc<Compiled>>, 
         protocol: acl.protocol,
         from_ports: ranges(&acl.from_ports),
         to_ports: ranges(&acl.to_ports),
+        state: acl.state.map(|state| match state {
+            config::State::New => State::New,
+            config::State::Established => State::Established,
+        }),
     };
     match Compiled::new(config.acls.iter().map(rule).collect()) {
         Ok(compiled) => Ok(Some(Arc::new(compiled))),

@@ -17,7 +17,10 @@ use std::{
 use crossbeam_channel::Sender;
 use netmap::Frame;
 
-use self::datagrams::Datagrams;
+use self::{
+    datagrams::Datagrams,
+    state::{Flows, Way},
+};
 use super::{
     bucket::Bucket,
     burst::{BURST, Burst, Lane, Odd},
@@ -35,6 +38,7 @@ use crate::{
 };
 
 mod datagrams;
+pub mod state;
 pub mod upper;
 
 const ETHERNET: u16 = 14;
@@ -79,25 +83,36 @@ impl Filter {
         Self { worker, datagrams: Datagrams::default(), log }
     }
 
-    /// Whether the packet in `bytes`, from its IP header on, that came in by `came_in` may leave by
-    /// `leaves_by`; none stands for the host's devices that are no ports. The header has been
-    /// checked; what is not an IP packet passes.
+    /// Whether the packet in `bytes`, from its IP header on, may go its way; without a port to leave
+    /// by that is to one of the host's devices that are no ports. The header has been checked; what
+    /// is not an IP packet passes. Where rules ask for flows, `flows` has to be those of the worker
+    /// that knows the packet's.
+    ///
+    /// # Errors
+    /// Why not.
     pub fn passes(
         &mut self,
         acl: &Acl,
+        mut flows: Flows<'_>,
         bytes: &[u8],
-        came_in: PortId,
-        leaves_by: Option<PortId>,
+        way: Way,
         moment: Moment,
-    ) -> bool {
-        let Some((source, destination, upper)) = upper::of(bytes) else { return true };
+    ) -> Result<(), Verdict> {
+        let Way { came_in, leaves_by } = way;
+        let Some((source, destination, upper)) = upper::of(bytes) else { return Ok(()) };
         if upper.forged {
-            return false;
+            return Err(Verdict::Denied);
         }
         let place = acl.came_in(came_in) | acl.leaves_by(leaves_by);
-        let key = Key::new(source, destination, upper.protocol, upper.ports, place);
+        let mut key = Key::new(source, destination, upper.protocol, upper.ports, place);
         let now = self.log.started.elapsed();
-        let rule = self.rule(acl, &key, &upper, came_in, now);
+        let member = if acl.has_state() { state::member(source, destination, &upper) } else { None };
+        let mut ended = None;
+        if let Some(known) = member.and_then(|member| flows.known(&member)) {
+            key = key.established();
+            ended = flows.judge(acl, known, way).err();
+        }
+        let rule = ended.unwrap_or_else(|| self.rule(acl, &key, &upper, came_in, now));
         let denied = acl.denies(rule);
         if denied || moment == Moment::Leaves {
             acl.count(self.worker, rule, 1);
@@ -105,11 +120,24 @@ impl Filter {
                 self.log.note(acl, rule, &key, came_in, leaves_by);
             }
         }
-        !denied
+        match member {
+            _ if denied => Err(Verdict::Denied),
+            Some(member) if moment == Moment::Leaves => {
+                flows.note(acl, &member, way).map_err(|_| Verdict::FlowsFull)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The rule that decides about one packet.
-    fn rule(&mut self, acl: &Acl, key: &Key, upper: &upper::Upper, came_in: PortId, now: Duration) -> u32 {
+    fn rule(
+        &mut self,
+        acl: &Acl,
+        key: &Key,
+        upper: &upper::Upper<'_>,
+        came_in: PortId,
+        now: Duration,
+    ) -> u32 {
         let Some(fragment) = upper.fragment else { return acl.find(key, upper.kind) };
         let datagram = (key.addresses(), fragment.protocol, fragment.id, came_in);
         if upper.kind == Kind::Whole {
@@ -196,7 +224,7 @@ fn filter_lane<Address: Family>(
 ) -> u64 {
     let mut keys = [Address::NO_KEY; BURST];
     let mut found = [0; BURST];
-    let place = acl.came_in(came_in);
+    let place = acl.came_in(came_in) | state::bits(acl);
     let mut n = 0;
     for k in 0..lane.len.min(BURST) {
         let Some(port) = way_out(lane, k, tables) else {

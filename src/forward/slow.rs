@@ -16,7 +16,10 @@ use super::{
     bucket::Bucket,
     builtin,
     clock::Clock,
-    filter::{Filter, Moment},
+    filter::{
+        Filter, Moment,
+        state::{Flows, Way},
+    },
     flows::FlowTable,
     handover::{CELL_BYTES, Exit, Origin},
     hold::{Held, Hold, Limits, Meta, Pushed},
@@ -38,6 +41,7 @@ use crate::{
 
 mod ipv4;
 mod ipv6;
+mod owner;
 mod translate;
 
 /// Bytes of an Ethernet header without tags.
@@ -239,7 +243,7 @@ impl Slow {
         .into()
     }
 
-    /// Whether the access rules let a packet pass, which is given from its IP header on, and would
+    /// Whether, and if not why not, the access rules let a packet pass, which is given from its IP header on, and would
     /// leave by the port `leaves_by`, or by a device of the host's that is no port.
     fn passes(
         &mut self,
@@ -247,27 +251,37 @@ impl Slow {
         packet: &[u8],
         leaves_by: Option<PortId>,
         moment: Moment,
-    ) -> bool {
-        match &context.tables.acl {
-            None => true,
-            Some(acl) => self.filter.passes(acl, packet, context.port, leaves_by, moment),
-        }
+    ) -> Result<(), Verdict> {
+        let Some(acl) = &context.tables.acl else { return Ok(()) };
+        let (now, timeouts) = (self.clock.now(), &context.tables.timeouts);
+        let flows = Flows { table: &mut self.flows, timeouts, now };
+        let way = Way { came_in: context.port, leaves_by };
+        self.filter.passes(acl, flows, packet, way, moment)
     }
 
     /// Whether the access rules let a packet go up that is not the host's own: the host will
     /// forward it by a device that is no port.
-    fn passes_up(&mut self, context: &Context<'_>, packet: &[u8], found: Found, to: IpAddr) -> bool {
-        found.action != Action::Host
-            || context.tables.acl.is_none()
-            || context.tables.local.contains(to)
-            || self.passes(context, packet, None, Moment::Leaves)
+    fn passes_up(
+        &mut self,
+        context: &mut Context<'_>,
+        frame: &[u8],
+        found: Found,
+        to: IpAddr,
+    ) -> Result<(), Ending> {
+        if found.action != Action::Host || context.tables.acl.is_none() || context.tables.local.contains(to) {
+            return Ok(());
+        }
+        if context.has_state() {
+            self.to_owner(context, frame)?;
+        }
+        self.passes(context, &frame[ETHERNET..], None, Moment::Leaves).map_err(Ending::from)
     }
 
     /// Holds a frame until the neighbour behind `found` is known, or for a while.
     fn hold(&mut self, context: &mut Context<'_>, frame: &[u8], found: Found, neighbor: IpAddr) -> Ending {
         let (port, now) = (found.hop.port, self.now());
-        if !self.passes(context, &frame[ETHERNET..], Some(port), Moment::Waits) {
-            return Verdict::Denied.into();
+        if let Err(verdict) = self.passes(context, &frame[ETHERNET..], Some(port), Moment::Waits) {
+            return verdict.into();
         }
         let is_ipv6 = frame[12..ETHERNET] == ethernet::IPV6.to_be_bytes();
         let (from, priority) = (context.port, context.out.priority);

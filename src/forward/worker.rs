@@ -12,7 +12,7 @@ use netmap::{RxQueue, RxRing, SyncError, Wait};
 use super::{
     bell::Bell,
     burst::{BURST, Burst},
-    filter::filter,
+    filter::{filter, state::followed},
     hand_over::{hand_over, hand_over_untagged},
     handover::{Exit, Origin, Receiver},
     idle::{Idle, Patience},
@@ -342,6 +342,9 @@ fn stages<const SOME: bool>(
     route(burst, tables);
     if table.redirects {
         turn_back(burst, tables, port);
+    }
+    if let Some(acl) = tables.acl.as_ref().filter(|acl| acl.has_state()) {
+        followed(burst, tables, acl, &mut slow.flows, slow.clock.now());
     }
     if translates {
         let Slow { flows, clock, .. } = &mut *slow;

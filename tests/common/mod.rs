@@ -245,7 +245,8 @@ impl Routes {
         tables.local = self.local.iter().copied().collect();
         self.broadcast.iter().for_each(|address| tables.local.watch(*address));
         tables.masquerade.clone_from(&self.masquerade);
-        tables.keeps_flows = self.masquerade.is_on();
+        let by_state = tables.acl.as_ref().is_some_and(|acl| acl.has_state());
+        tables.keeps_flows = by_state || self.masquerade.is_on();
     }
 }
 
@@ -420,7 +421,10 @@ impl Tube {
         }
         let compiled = Arc::new(Compiled::new(rules).expect("not too many"));
         let acl = Arc::new(Acl::new(compiled, self.workers.len()));
-        self.publisher.publish(|tables| tables.acl = Some(acl.clone()));
+        self.publisher.publish(|tables| {
+            tables.keeps_flows |= acl.has_state();
+            tables.acl = Some(acl.clone());
+        });
         acl
     }
 

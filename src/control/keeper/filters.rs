@@ -121,6 +121,7 @@ mod tests {
             protocol: None,
             from_ports: vec![],
             to_ports: vec![],
+            state: None,
         };
         Arc::new(Compiled::new(names.iter().map(rule).collect()).unwrap())
     }

@@ -357,10 +357,11 @@ impl Work {
                 (tables.icmp, tables.hash_seed) = (self.icmp, self.hash_seed);
                 tables.source_routes = self.source_routes;
                 tables.masquerade.clone_from(&self.masquerade);
-                tables.keeps_flows = self.masquerade.is_on();
                 if let Some(acl) = &owed.acl {
                     tables.acl.clone_from(acl);
                 }
+                let by_state = tables.acl.as_ref().is_some_and(|acl| acl.has_state());
+                tables.keeps_flows = by_state || self.masquerade.is_on();
                 Some(apply::apply(tables, &self.rib, &owed.changes, owed.whole))
             }
             Err(stuck) => {

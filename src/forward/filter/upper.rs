@@ -31,13 +31,15 @@ pub struct Fragment {
 
 /// What was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Upper {
+pub struct Upper<'a> {
     /// The upper layer's protocol; 0 when it is hidden.
     pub protocol: u8,
     /// Source port in the upper half, destination port in the lower; 0 without ports.
     pub ports: u32,
     /// What of that is known.
     pub kind: Kind,
+    /// The upper layer's header and what follows; empty when it is hidden.
+    pub payload: &'a [u8],
     /// Its place, when it is a fragment.
     pub fragment: Option<Fragment>,
     /// A fragment that no honest sender makes and that can deceive a filter: a first one that does
@@ -48,7 +50,7 @@ pub struct Upper {
 
 /// Addresses of the packet that begins here, and what was found in it; none when it is no IP
 /// packet.
-pub fn of(bytes: &[u8]) -> Option<(IpAddr, IpAddr, Upper)> {
+pub fn of(bytes: &[u8]) -> Option<(IpAddr, IpAddr, Upper<'_>)> {
     if bytes.first()? >> 4 == 4 {
         let packet = ipv4::parse(bytes).ok()?;
         let header = packet.header;
@@ -81,7 +83,7 @@ fn header_len(protocol: u8) -> usize {
 }
 
 /// What the upper layer's first bytes say; `fragment` when they are those of a first fragment.
-fn upper(protocol: u8, bytes: &[u8], fragment: Option<Fragment>) -> Upper {
+fn upper(protocol: u8, bytes: &[u8], fragment: Option<Fragment>) -> Upper<'_> {
     let ports = match (protocol, bytes) {
         (TCP | UDP, &[a, b, c, d, ..]) => Some(u32::from_be_bytes([a, b, c, d])),
         (TCP | UDP, _) => None,
@@ -91,24 +93,26 @@ fn upper(protocol: u8, bytes: &[u8], fragment: Option<Fragment>) -> Upper {
         protocol,
         ports: ports.unwrap_or(0),
         kind: if ports.is_some() { Kind::Whole } else { Kind::Hidden },
+        payload: bytes,
         fragment,
         forged: fragment.is_some() && bytes.len() < header_len(protocol),
     }
 }
 
 /// A fragment other than the first.
-fn later(protocol: u8, fragment: Fragment) -> Upper {
+fn later(protocol: u8, fragment: Fragment) -> Upper<'static> {
     let forged = protocol == TCP && fragment.offset < header_len(TCP);
-    Upper { protocol, ports: 0, kind: Kind::Later, fragment: Some(fragment), forged }
+    Upper { protocol, ports: 0, kind: Kind::Later, payload: &[], fragment: Some(fragment), forged }
 }
 
 /// A packet whose upper layer cannot be found.
-fn hidden(fragment: Option<Fragment>) -> Upper {
+fn hidden(fragment: Option<Fragment>) -> Upper<'static> {
     let first = fragment.is_some_and(|fragment| fragment.offset == 0);
-    Upper { protocol: 0, ports: 0, kind: Kind::Hidden, fragment, forged: first }
+    Upper { protocol: 0, ports: 0, kind: Kind::Hidden, payload: &[], fragment, forged: first }
 }
 
-fn of_ipv4(packet: &ipv4::Ipv4<'_>) -> Upper {
+/// What was found in an IPv4 packet, which may be a quoted one.
+pub fn of_ipv4<'a>(packet: &ipv4::Ipv4<'a>) -> Upper<'a> {
     let header = packet.header;
     if !header.is_fragment() {
         return upper(header.protocol, packet.payload, None);
@@ -121,8 +125,8 @@ fn of_ipv4(packet: &ipv4::Ipv4<'_>) -> Upper {
     }
 }
 
-/// Goes through the extension headers.
-fn of_ipv6(packet: &ipv6::Ipv6<'_>) -> Upper {
+/// What was found in an IPv6 packet, which may be a quoted one, behind its extension headers.
+pub fn of_ipv6<'a>(packet: &ipv6::Ipv6<'a>) -> Upper<'a> {
     let (mut next, mut bytes) = (packet.header.next_header, packet.payload);
     let (mut fragment, mut fragmented) = (None, false);
     while is_extension(next) {

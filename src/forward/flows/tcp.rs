@@ -30,8 +30,7 @@ pub fn after(state: u8, direction: Direction, flags: u8) -> u8 {
     if flags & RST != 0 {
         return heard | BROKEN;
     }
-    let closed = state & (FIN_FORTH | FIN_BACK) == FIN_FORTH | FIN_BACK || state & BROKEN != 0;
-    if flags & SYN != 0 && closed {
+    if flags & SYN != 0 && is_over(state) {
         // A new connection between the same ports.
         return SYN_FORTH << back | back * HEARD_BACK;
     }
@@ -46,6 +45,12 @@ pub fn is_established(state: u8) -> bool {
     let both_syn = state & (SYN_FORTH | SYN_BACK) == SYN_FORTH | SYN_BACK;
     let both_fin = state & (FIN_FORTH | FIN_BACK) == FIN_FORTH | FIN_BACK;
     both_syn & !both_fin & (state & BROKEN == 0)
+}
+
+/// Whether a SYN would open another connection between the same ends.
+#[inline(always)]
+pub fn is_over(state: u8) -> bool {
+    state & (FIN_FORTH | FIN_BACK) == FIN_FORTH | FIN_BACK || state & BROKEN != 0
 }
 
 /// Whether the side that did not begin has sent anything but a RST.

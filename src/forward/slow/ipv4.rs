@@ -80,8 +80,8 @@ impl Slow {
         }
         match found.action {
             Action::Host | Action::LinkLocal => {
-                if !self.passes_up(context, &frame[ETHERNET..], found, destination.into()) {
-                    return Verdict::Denied.into();
+                if let Err(ending) = self.passes_up(context, frame, found, destination.into()) {
+                    return ending;
                 }
                 return self.hand_up(context, frame, verdict_of(found.action));
             }
@@ -107,6 +107,13 @@ impl Slow {
             return Verdict::SourceRoute.into();
         }
         let strict = source_routed && ipv4_options::is_strict(packet.options);
+        let piece = match translated {
+            None if context.has_state() => match self.to_owner4(context, frame, found, piece) {
+                Ok(piece) => piece,
+                Err(ending) => return ending,
+            },
+            _ => piece,
+        };
         let error = match found.action {
             _ if packet.header.ttl <= 1 => (Icmp4Error::TimeExceeded, Verdict::TtlExpired),
             _ if strict && !found.is_direct(destination) => {
@@ -139,8 +146,9 @@ impl Slow {
     ) -> Ending {
         let Ok(packet) = ipv4::parse(&frame[ETHERNET..]) else { return Verdict::Runt.into() };
         let (total, header_len) = (packet.header.total_len.get(), packet.header_len());
-        if !self.passes(context, &frame[ETHERNET..], Some(found.hop.port), Moment::Leaves) {
-            return Verdict::Denied.into();
+        let leaves_by = Some(found.hop.port);
+        if let Err(verdict) = self.passes(context, &frame[ETHERNET..], leaves_by, Moment::Leaves) {
+            return verdict.into();
         }
         if total > found.hop.max_len && packet.header.dont_fragment() {
             let error = Icmp4Error::FragmentationNeeded { mtu: found.hop.max_len };

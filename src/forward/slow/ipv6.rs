@@ -39,8 +39,8 @@ impl Slow {
         }
         match found.action {
             Action::Host | Action::LinkLocal => {
-                if !self.passes_up(context, &frame[ETHERNET..], found, destination.into()) {
-                    return Verdict::Denied.into();
+                if let Err(ending) = self.passes_up(context, frame, found, destination.into()) {
+                    return ending;
                 }
                 return self.hand_up(context, frame, verdict_of(found.action));
             }
@@ -55,6 +55,11 @@ impl Slow {
         }
         if !context.takes_source(|tables| tables.fib6.lookup(packet.header.source().into())) {
             return Verdict::ReversePath.into();
+        }
+        if context.has_state()
+            && let Err(ending) = self.to_owner(context, frame)
+        {
+            return ending;
         }
         let hop_limit = packet.header.hop_limit;
         let end = ETHERNET + ipv6::HEADER_LEN + packet.payload.len();
@@ -85,8 +90,9 @@ impl Slow {
     }
 
     fn forward6(&mut self, context: &mut Context<'_>, frame: &mut [u8], found: Found) -> Ending {
-        if !self.passes(context, &frame[ETHERNET..], Some(found.hop.port), Moment::Leaves) {
-            return Verdict::Denied.into();
+        let leaves_by = Some(found.hop.port);
+        if let Err(verdict) = self.passes(context, &frame[ETHERNET..], leaves_by, Moment::Leaves) {
+            return verdict.into();
         }
         let mtu = found.hop.max_len;
         if frame.len() - ETHERNET > usize::from(mtu) {

@@ -35,7 +35,7 @@ pub(super) struct Translated<'a> {
 }
 
 /// The ends of the packet that an ICMP error quotes, if the error is one to be translated.
-fn quoted(packet: &Ipv4<'_>) -> Result<Upper, Verdict> {
+pub(super) fn quoted(packet: &Ipv4<'_>) -> Result<Upper, Verdict> {
     // RFC 5508 REQ-3: both checksums, and nothing about the transport's.
     if packet.header.is_fragment() {
         return Err(Verdict::NoMapping);
@@ -75,7 +75,7 @@ impl<'a> Context<'a> {
     }
 
     /// Hands a packet to the worker that knows its flow.
-    fn pass_on(&mut self, peer: usize, task: Task, frame: &[u8]) -> Ending {
+    pub(super) fn pass_on(&mut self, peer: usize, task: Task, frame: &[u8]) -> Ending {
         let exit = Exit::Worker { port: self.port, task };
         match self.out.hand_to(peer, exit, Origin::Received(self.port, Verdict::Forwarded), frame) {
             Sent::InTransit | Sent::Left => Ending::InTransit,
@@ -351,7 +351,7 @@ impl Slow {
 
     /// The ends of a packet; those of a later fragment by the first one. `Err` when the packet is
     /// held, handed over or malformed.
-    fn ends4(
+    pub(super) fn ends4(
         &mut self,
         context: &mut Context<'_>,
         frame: &[u8],

@@ -18,7 +18,7 @@ pub mod stages;
 pub mod syns;
 pub mod upper;
 
-use std::io;
+use std::{io, net::IpAddr};
 
 use self::{
     mappings::{Mapping, Mappings, Refused, Wanted},
@@ -151,6 +151,24 @@ impl Translator {
             1 => 0,
             workers => spread(seed ^ u64::from(source) << 16, protocol, End4::new(destination, id), workers),
         }
+    }
+
+    /// The worker that knows the flows between two hosts which are not translated, whichever way
+    /// they go.
+    pub fn owner_between(&self, seed: u64, one: IpAddr, other: IpAddr) -> usize {
+        if self.workers == 1 {
+            return 0;
+        }
+        let (low, high) = (one.min(other), one.max(other));
+        let number = |address: IpAddr| match address {
+            IpAddr::V4(address) => address.to_bits().into(),
+            IpAddr::V6(address) => {
+                let bits = address.to_bits();
+                mix(bits as u64) ^ (bits >> 64) as u64
+            }
+        };
+        let hash = mix(mix(seed ^ number(low)) ^ number(high));
+        ((u128::from(hash) * self.workers as u128) >> 64) as usize
     }
 
     /// Whether this worker is number `owner`.

@@ -84,6 +84,14 @@ impl Default for Translations {
     }
 }
 
+impl Translations {
+    /// The flow of the burst's packet number `at`, if it goes inside, else 0.
+    #[inline(always)]
+    pub fn inward_of(&self, at: u8) -> FlowId {
+        self.inward[usize::from(at) % BURST]
+    }
+}
+
 /// Finds where the packets for addresses in front really go.
 #[inline]
 pub fn inward(burst: &mut Burst, tables: &Tables, flows: &FlowTable) {

@@ -39,13 +39,17 @@ pub struct Upper {
 
 /// Which of an ICMP message's ends its identifier belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Identifies {
+pub enum Identifies {
+    /// The source.
     Source,
+    /// The destination.
     Destination,
+    /// None.
     Neither,
 }
 
-fn identifies(kind: u8) -> Identifies {
+/// Which end the identifier of an ICMP message of this type belongs to.
+pub fn identifies(kind: u8) -> Identifies {
     match kind {
         // Echo, timestamp, information, address mask, extended echo.
         icmp::ECHO_REQUEST | 13 | 15 | 17 | 42 => Identifies::Source,

@@ -251,7 +251,7 @@ impl<const K: usize> Builder<'_, K> {
             // The fields of a word: none may be straddled.
             let fields: &[(u32, u32)] = match K - word {
                 2 => &[(0, 16), (16, 32)],
-                1 => &[(0, 8), (8, 18), (18, 28), (28, 30)],
+                1 => &[(0, 8), (8, 18), (18, 28), (28, 30), (30, 31)],
                 _ => &[(0, 32)],
             };
             fields.iter().map(move |&(low, high)| (word, low, high))

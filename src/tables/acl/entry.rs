@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::{Kind, PortId, Rule, TooMany, V4, V6, key4, key6};
+use super::{Kind, PortId, Rule, State, TooMany, V4, V6, key4, key6};
 
 /// Most entries that all rules together may make.
 pub(super) const MOST: usize = 1 << 18;
@@ -18,6 +18,8 @@ pub(super) const IN: u32 = 8;
 pub(super) const OUT: u32 = 18;
 /// Where it holds a packet's kind.
 const KIND: u32 = 28;
+/// Where it holds whether the packet belongs to a flow.
+pub(super) const STATE: u32 = 30;
 
 /// The kind's part of a key.
 pub(super) const fn kind_bits(kind: Kind) -> u32 {
@@ -152,7 +154,7 @@ fn push<const K: usize>(
     }
 }
 
-/// The values and masks of the last word of a key for the ports that a rule names.
+/// The values and masks of the last word of a key for the ports that a rule names, and its state.
 fn places(rule: &Rule, incoming: &PortClasses, outgoing: &PortClasses) -> Vec<(u32, u32)> {
     let part = |ports: &[PortId], classes: &PortClasses, shift: u32| -> Vec<(u32, u32)> {
         if ports.is_empty() {
@@ -164,8 +166,12 @@ fn places(rule: &Rule, incoming: &PortClasses, outgoing: &PortClasses) -> Vec<(u
         parts.dedup();
         parts
     };
+    let (state, asked) = match rule.state {
+        None => (0, 0),
+        Some(state) => (u32::from(state == State::Established) << STATE, 1 << STATE),
+    };
     let (ins, outs) = (part(&rule.in_ports, incoming, IN), part(&rule.out_ports, outgoing, OUT));
-    ins.iter().flat_map(|a| outs.iter().map(move |b| (a.0 | b.0, a.1 | b.1))).collect()
+    ins.iter().flat_map(|a| outs.iter().map(move |b| (a.0 | b.0 | state, a.1 | b.1 | asked))).collect()
 }
 
 /// The pairs of prefixes that a rule names in one family; none where it names others only.

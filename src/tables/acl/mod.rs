@@ -51,6 +51,15 @@ pub type Key4 = [u32; V4];
 /// An IPv6 packet, as the classifier takes it.
 pub type Key6 = [u32; V6];
 
+/// A packet's place in a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// It belongs to no flow that is known.
+    New,
+    /// It belongs to one.
+    Established,
+}
+
 /// A rule. An empty list fits everything.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
@@ -74,6 +83,8 @@ pub struct Rule {
     pub from_ports: Vec<(u16, u16)>,
     /// Its destination port is in one of these.
     pub to_ports: Vec<(u16, u16)>,
+    /// Its place in a flow, if that matters.
+    pub state: Option<State>,
 }
 
 /// What is known of a packet besides its addresses.
@@ -127,11 +138,15 @@ struct Family<const K: usize> {
 pub struct Compiled {
     rules: Vec<Rule>,
     flags: Vec<u8>,
+    has_state: bool,
     incoming: PortClasses,
     outgoing: PortClasses,
     v4: Family<V4>,
     v6: Family<V6>,
 }
+
+/// In the last word of the key of a packet that belongs to a flow.
+pub const ESTABLISHED: u32 = 1 << entry::STATE;
 
 /// A packet that this rule fits is discarded.
 const DENIES: u8 = 1;
@@ -153,6 +168,7 @@ impl Compiled {
         let Entries { whole4, odd4, whole6, odd6 } = entries;
         Ok(Self {
             flags,
+            has_state: rules.iter().any(|rule| rule.state.is_some()),
             incoming,
             outgoing,
             v4: Family { whole: build::build(&whole4, none)?, odd: build::build(&odd4, none)? },
@@ -164,6 +180,18 @@ impl Compiled {
     /// The rules, in their order.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// Whether a rule asks for a packet's place in a flow.
+    #[inline(always)]
+    pub fn has_state(&self) -> bool {
+        self.has_state
+    }
+
+    /// The number that stands for no rule.
+    #[inline(always)]
+    pub fn none(&self) -> u32 {
+        self.rules.len() as u32
     }
 
     /// Bytes of memory that the classifiers take.
@@ -289,6 +317,14 @@ pub fn key6(source: u128, destination: u128, protocol: u8, ports: u32, place: u3
 }
 
 impl Key {
+    /// The key of the same packet when it belongs to a flow; else packets are new.
+    #[must_use]
+    pub fn established(mut self) -> Self {
+        let (Self::V4([.., last]) | Self::V6([.., last])) = &mut self;
+        *last |= ESTABLISHED;
+        self
+    }
+
     /// Source and destination.
     pub fn addresses(&self) -> (IpAddr, IpAddr) {
         match self {

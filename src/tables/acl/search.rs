@@ -23,15 +23,15 @@ impl<const K: usize> Block<K> {
     /// Eight entries that fit nothing.
     pub(super) fn empty() -> Self {
         let mut block = Self { value: [[0; LANES]; K], mask: [[0; LANES]; K] };
-        // No packet has these bits above the kind's two.
+        // No packet has this bit, the last one.
         block.value[K - 1] = [NEVER; LANES];
         block.mask[K - 1] = [NEVER; LANES];
         block
     }
 }
 
-/// Bits that are 0 in the last word of every key.
-const NEVER: u32 = 3 << 30;
+/// A bit that is 0 in the last word of every key.
+const NEVER: u32 = 1 << 31;
 
 /// The rules of a block's entries.
 #[derive(Clone)]

@@ -74,6 +74,7 @@ fn rule(name: &str, denies: bool) -> Rule {
         protocol: None,
         from_ports: vec![],
         to_ports: vec![],
+        state: None,
     }
 }
 
