@@ -47,6 +47,7 @@ fn rules() -> Vec<Rule> {
         protocol: Some(17),
         from_ports: vec![],
         to_ports: vec![(n, n)],
+        state: None,
     };
     (1..=RULES).map(rule).collect()
 }
