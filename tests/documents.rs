@@ -1,0 +1,90 @@
+//! The documents keep to the program: their configurations are right, their commands exist, and
+//! every verdict is explained somewhere.
+
+use std::{collections::HashMap, fs, path::Path, process::Command};
+
+use sweepd::{config, forward::verdict::Verdict};
+
+/// The documents with commands and configurations, as name and text.
+fn documents() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files: Vec<_> = fs::read_dir(root.join("docs")).unwrap().map(|e| e.unwrap().path()).collect();
+    files.push(root.join("README.md"));
+    let markdown = files.into_iter().filter(|path| path.extension().is_some_and(|e| e == "md"));
+    markdown.map(|path| (path.display().to_string(), fs::read_to_string(&path).unwrap())).collect()
+}
+
+#[test]
+fn every_configuration_in_a_document_is_right() {
+    let mut seen = 0;
+    for (name, text) in documents() {
+        let mut block: Option<String> = None;
+        for line in text.lines() {
+            match (&mut block, line.trim()) {
+                (None, "```toml") => block = Some(String::new()),
+                (Some(toml), "```") => {
+                    config::parse(toml, &name).unwrap_or_else(|errors| panic!("{errors}"));
+                    seen += 1;
+                    block = None;
+                }
+                (Some(toml), line) => *toml += &format!("{line}\n"),
+                (None, _) => {}
+            }
+        }
+        assert!(block.is_none(), "{name}: a block without an end");
+    }
+    assert!(seen >= 3, "{seen}");
+}
+
+/// The command lines in a document: indented lines and code between backticks.
+fn commands(text: &str) -> Vec<String> {
+    let indented = text.lines().filter(|line| line.starts_with("    ")).map(str::trim);
+    let quoted =
+        text.lines().filter(|line| !line.starts_with("    ")).flat_map(|l| l.split('`').skip(1).step_by(2));
+    indented
+        .chain(quoted)
+        .map(|line| line.trim_start_matches("sudo ").split(" #").next().unwrap_or_default().trim().to_owned())
+        .filter(|line| line.starts_with("sweepd ") || line.starts_with("target/release/sweepd "))
+        .collect()
+}
+
+#[test]
+fn every_command_in_a_document_exists_with_its_options() {
+    let mut helps: HashMap<String, String> = HashMap::new();
+    let mut seen = 0;
+    for (name, text) in documents() {
+        for line in commands(&text) {
+            let mut words = line.split_whitespace().skip(1);
+            let Some(command) = words.next().filter(|w| w.starts_with(|c: char| c.is_ascii_lowercase()))
+            else {
+                continue;
+            };
+            // Several commands in one: "sweepd run|check".
+            for command in command.split('|') {
+                let help = helps.entry(command.to_owned()).or_insert_with(|| {
+                    let output = Command::new(env!("CARGO_BIN_EXE_sweepd"))
+                        .args([command, "--help"])
+                        .output()
+                        .unwrap();
+                    assert!(output.status.success(), "{name}: {line:?}: there is no such command");
+                    String::from_utf8(output.stdout).unwrap()
+                });
+                for option in words.clone().filter(|word| word.starts_with('-')) {
+                    let option = option.split('=').next().unwrap_or_default();
+                    assert!(help.contains(option), "{name}: {line:?}: {command} has no {option}");
+                }
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen >= 20, "{seen}");
+}
+
+#[test]
+fn every_verdict_is_explained_by_its_symptom() {
+    let text =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/troubleshooting.md")).unwrap();
+    for verdict in Verdict::ALL {
+        assert!(text.contains(&format!("`{}`", verdict.name())), "{}", verdict.name());
+    }
+}
