@@ -134,10 +134,11 @@ impl Locked {
                 None => Some(format!("{}: not recorded; sweepd-bench locked --record", line.name)),
             })
             .collect();
-        match worse.is_empty() {
-            true => Ok(println!("\nnothing is above what is recorded in {}", self.file.display())),
-            false => Err(io::Error::other(worse.join("; "))),
+        if !worse.is_empty() {
+            return Err(io::Error::other(worse.join("; ")));
         }
+        println!("\nnothing is above what is recorded in {}", self.file.display());
+        Ok(())
     }
 }
 

@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn the_netmap_calls_are_those_of_its_header() {
-        let low = |n: libc::c_ulong| n as u64 & 0xffff_ffff;
+        let low = |n: libc::c_ulong| n & 0xffff_ffff;
         assert_eq!(SYNCS, [low(netmap::abi::NIOCTXSYNC), low(netmap::abi::NIOCRXSYNC)]);
     }
 }

@@ -279,11 +279,11 @@ impl Flow {
     }
 
     pub(super) fn set_live(&mut self, live: bool) {
-        self.flags = self.flags & !LIVE | u8::from(live) * LIVE;
+        self.flags = self.flags & !LIVE | (u8::from(live) * LIVE);
     }
 
     pub(super) fn set_begun_by_higher(&mut self, higher: bool) {
-        self.flags = self.flags & !BEGUN_BY_HIGHER | u8::from(higher) * BEGUN_BY_HIGHER;
+        self.flags = self.flags & !BEGUN_BY_HIGHER | (u8::from(higher) * BEGUN_BY_HIGHER);
     }
 
     /// The direction of a packet whose key came with this `swapped`.
@@ -353,7 +353,7 @@ impl Flow {
         self.state = if is_tcp {
             tcp::after(self.state, direction, tcp_flags)
         } else {
-            self.state | u8::from(direction == Direction::Back) * ANSWERED
+            self.state | (u8::from(direction == Direction::Back) * ANSWERED)
         };
     }
 

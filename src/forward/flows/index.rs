@@ -48,7 +48,7 @@ pub struct Index {
 
 impl std::fmt::Debug for Bucket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(&self.words).finish()
+        f.debug_list().entries(self.words).finish()
     }
 }
 
@@ -137,8 +137,8 @@ impl Index {
 
     /// The record with this hash that `is_it` says yes to.
     #[inline]
-    pub fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
-        self.place(hash, |number| is_it(number)).map(|(bucket, k)| self.buckets[bucket].words[k] & NUMBER)
+    pub fn find(&self, hash: u32, is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.place(hash, is_it).map(|(bucket, k)| self.buckets[bucket].words[k] & NUMBER)
     }
 
     /// Where the record stands that `is_it` says yes to.

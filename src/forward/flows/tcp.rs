@@ -26,13 +26,13 @@ pub const HEARD_BACK: u8 = 32;
 #[inline(always)]
 pub fn after(state: u8, direction: Direction, flags: u8) -> u8 {
     let back = u8::from(direction == Direction::Back);
-    let heard = state | back * HEARD_BACK;
+    let heard = state | (back * HEARD_BACK);
     if flags & RST != 0 {
         return heard | BROKEN;
     }
     if flags & SYN != 0 && is_over(state) {
         // A new connection between the same ports.
-        return SYN_FORTH << back | back * HEARD_BACK;
+        return (SYN_FORTH << back) | (back * HEARD_BACK);
     }
     let syn = u8::from(flags & SYN != 0) * (SYN_FORTH << back);
     let fin = u8::from(flags & FIN != 0) * (FIN_FORTH << back);

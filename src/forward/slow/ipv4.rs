@@ -51,7 +51,7 @@ impl Slow {
             && rules.may_be_in_front(destination.into())
             && let Some(out) = rules.out_of(destination.into())
         {
-            return self.to_front4(context, frame, out, piece);
+            return self.for_front4(context, frame, out, piece);
         }
         self.route4(context, frame, group, None, piece)
     }

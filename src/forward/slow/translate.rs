@@ -113,7 +113,7 @@ impl Slow {
     }
 
     /// A packet from outside or inside for an address in front, which belongs to the port `out`.
-    pub(super) fn to_front4(
+    pub(super) fn for_front4(
         &mut self,
         context: &mut Context<'_>,
         frame: &mut [u8],

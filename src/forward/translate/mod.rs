@@ -184,10 +184,10 @@ impl Translator {
     /// A packet from outside, for an address in front.
     pub fn inward(&mut self, flows: &mut FlowTable, now: &Now<'_>, upper: &Upper) -> Inward {
         let (protocol, external, remote) = (upper.protocol, upper.destination, upper.source);
-        if let Some(id) = flows.find(&OutsideKey::new(protocol, external, remote)) {
-            if self.is_still_good(flows, now, id) {
-                return Inward::To(id, flows.flow(id).inside());
-            }
+        if let Some(id) = flows.find(&OutsideKey::new(protocol, external, remote))
+            && self.is_still_good(flows, now, id)
+        {
+            return Inward::To(id, flows.flow(id).inside());
         }
         if matches!(upper.kind, Kind::Error) {
             return Inward::Host;

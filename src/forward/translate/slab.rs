@@ -61,6 +61,11 @@ impl<T: Copy + FromBytes> Slab<T> {
         self.fresh
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.fresh as usize - 1 - self.free.len()
