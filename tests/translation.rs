@@ -58,12 +58,15 @@ fn lifetime(protocol: u8) -> u64 {
     }
 }
 
+/// A mapping's outside port, and when each of its flows was last used.
+type Front = (u16, HashMap<u8, u64>);
+
 /// The model: mappings with their outside ports, and when each of their flows was last used from
 /// inside.
 #[derive(Default)]
 struct Model {
     now: u64,
-    mappings: HashMap<(u8, u8, u16), (u16, HashMap<u8, u64>)>,
+    mappings: HashMap<(u8, u8, u16), Front>,
 }
 
 /// What the model knows of a flow.
@@ -118,7 +121,8 @@ fn run(gateway: &mut Gateway, steps: &[Step]) -> Result<(), TestCaseError> {
                     prop_assert!(!shared || !model.lives(*other).contains(&Life::Alive), "given out twice");
                 }
                 let entry = model.mappings.entry(key).or_insert((front.1, HashMap::new()));
-                if !alive && !(unsure && entry.0 == front.1) {
+                let may_still_be = unsure && entry.0 == front.1;
+                if !alive && !may_still_be {
                     *entry = (front.1, HashMap::new());
                 }
                 entry.1.insert(remote, now);

@@ -272,7 +272,7 @@ impl Slow {
             return Ok(());
         }
         if context.has_state() {
-            self.to_owner(context, frame)?;
+            self.find_owner(context, frame)?;
         }
         self.passes(context, &frame[ETHERNET..], None, Moment::Leaves).map_err(Ending::from)
     }

@@ -29,7 +29,7 @@ use sweepd::{
     },
     stats::file::StatsFile,
     tables::{
-        Action, Group, IcmpLimit, NextHop, NextHopId, NextHopInfo, Tables,
+        Action, Group, IcmpLimit, NextHop, NextHopId, NextHopInfo, PortTable, Tables,
         acl::{Acl, Compiled, Rule},
         fixed,
         masquerade::Masquerade,

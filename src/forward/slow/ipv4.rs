@@ -108,7 +108,7 @@ impl Slow {
         }
         let strict = source_routed && ipv4_options::is_strict(packet.options);
         let piece = match translated {
-            None if context.has_state() => match self.to_owner4(context, frame, found, piece) {
+            None if context.has_state() => match self.find_owner4(context, frame, found, piece) {
                 Ok(piece) => piece,
                 Err(ending) => return ending,
             },

@@ -57,7 +57,7 @@ impl Slow {
             return Verdict::ReversePath.into();
         }
         if context.has_state()
-            && let Err(ending) = self.to_owner(context, frame)
+            && let Err(ending) = self.find_owner(context, frame)
         {
             return ending;
         }

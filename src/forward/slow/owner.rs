@@ -25,7 +25,7 @@ impl Slow {
     /// Sees to it that this is the worker which knows the flow of an IPv4 packet whose destination
     /// is not translated. Gives what its later fragments go by; `Err` when it is another worker's
     /// now, or has ended otherwise.
-    pub(super) fn to_owner4(
+    pub(super) fn find_owner4(
         &mut self,
         context: &mut Context<'_>,
         frame: &[u8],
@@ -37,7 +37,7 @@ impl Slow {
         let leads_on = matches!(found.action, Action::Forward | Action::Resolve | Action::Glean);
         let translated = leads_on && rules.is_out(out) && rules.is_inside(out, packet.header.source().into());
         if !translated {
-            return self.to_owner(context, frame).map(|()| piece);
+            return self.find_owner(context, frame).map(|()| piece);
         }
         let (ends, piece) = self.ends4(context, frame, &packet, piece)?;
         let (protocol, kind, inside, remote) = if ends.kind == Kind::Error {
@@ -56,7 +56,7 @@ impl Slow {
     }
 
     /// The same for a packet that nothing translates.
-    pub(super) fn to_owner(&mut self, context: &mut Context<'_>, frame: &[u8]) -> Result<(), Ending> {
+    pub(super) fn find_owner(&mut self, context: &mut Context<'_>, frame: &[u8]) -> Result<(), Ending> {
         let Some((one, other)) = hosts(&frame[ETHERNET..]) else { return Ok(()) };
         let owner = self.translator.owner_between(context.tables.hash_seed, one, other);
         if self.translator.is(owner) {
