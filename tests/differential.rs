@@ -308,11 +308,11 @@ struct Outcome {
 
 fn expected(ends: &[(usize, Vec<u8>, End)]) -> Outcome {
     let mut all = Outcome::default();
-    for (port, frame, end) in ends {
+    for (port, _, end) in ends {
         *all.verdicts.entry(end.verdict).or_default() += 1;
         all.out.extend(end.out.iter().cloned());
         if end.up {
-            all.up.push((*port, frame.clone()));
+            all.up.push((*port, end.frame.clone()));
         }
     }
     all.out.sort();

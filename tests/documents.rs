@@ -43,7 +43,10 @@ fn commands(text: &str) -> Vec<String> {
         text.lines().filter(|line| !line.starts_with("    ")).flat_map(|l| l.split('`').skip(1).step_by(2));
     indented
         .chain(quoted)
-        .map(|line| line.trim_start_matches("sudo ").split(" #").next().unwrap_or_default().trim().to_owned())
+        .map(|line| line.trim_start_matches("sudo ").split(" #").next().unwrap_or_default().trim())
+        .map(|line| {
+            line.split(" · ").next().unwrap_or_default().split("  ").next().unwrap_or_default().to_owned()
+        })
         .filter(|line| line.starts_with("sweepd ") || line.starts_with("target/release/sweepd "))
         .collect()
 }
@@ -61,17 +64,19 @@ fn every_command_in_a_document_exists_with_its_options() {
             };
             // Several commands in one: "sweepd run|check".
             for command in command.split('|') {
-                let help = helps.entry(command.to_owned()).or_insert_with(|| {
-                    let output = Command::new(env!("CARGO_BIN_EXE_sweepd"))
-                        .args([command, "--help"])
-                        .output()
-                        .unwrap();
+                // What is shown has options of its own.
+                let what = words.clone().next().filter(|_| command == "show").into_iter();
+                let what = what.flat_map(|w| w.split('|').next()).filter(|w| !w.starts_with('-'));
+                let command: Vec<_> = [command].into_iter().chain(what).collect();
+                let help = helps.entry(command.join(" ")).or_insert_with(|| {
+                    let mut run = Command::new(env!("CARGO_BIN_EXE_sweepd"));
+                    let output = run.args(&command).arg("--help").output().unwrap();
                     assert!(output.status.success(), "{name}: {line:?}: there is no such command");
                     String::from_utf8(output.stdout).unwrap()
                 });
                 for option in words.clone().filter(|word| word.starts_with('-')) {
                     let option = option.split('=').next().unwrap_or_default();
-                    assert!(help.contains(option), "{name}: {line:?}: {command} has no {option}");
+                    assert!(help.contains(option), "{name}: {line:?}: {command:?} has no {option}");
                 }
             }
             seen += 1;

@@ -292,7 +292,7 @@ fn fragments_made_to_deceive_a_filter_are_denied() {
     tube.filter(vec![to_8192(deny("no"))]);
     // RFC 1858: a first fragment without all of the TCP header, and one that overlays its flags.
     let tcp = |at: u16, more: u16, len: usize| {
-        Ip4 { protocol: 6, flags_offset: more | at / 8, payload: vec![0; len], ..udp(9) }.build()
+        Ip4 { protocol: 6, flags_offset: more | (at / 8), payload: vec![0; len], ..udp(9) }.build()
     };
     assert_eq!(leave(&mut tube, &tcp(0, 0x2000, 8)), 0);
     assert_eq!(leave(&mut tube, &tcp(0, 0x2000, 16)), 0);

@@ -52,6 +52,8 @@ pub struct End {
     pub out: Vec<(usize, Vec<u8>)>,
     /// Whether the frame goes up to the host.
     pub up: bool,
+    /// The frame that goes up: as it came, but for a tag that only gives a priority.
+    pub frame: Vec<u8>,
     /// Where in the first frame out the time of day was entered.
     pub time_at: Option<usize>,
     /// The neighbour that has to be found first; it is taken not to answer.
@@ -90,10 +92,28 @@ impl Reference {
         if !group && frame[..6] != self.ports[port].mac {
             return ends("not_for_us");
         }
-        match word(frame, 12) {
+        let end = match word(frame, 12) {
             0x0800 => self.ipv4(port, frame, group),
             0x86dd => self.ipv6(port, frame, group),
+            0x8100 | 0x88a8 => return self.tagged(port, frame),
             _ => up(),
+        };
+        End { frame: frame.to_vec(), ..end }
+    }
+
+    /// A frame with a VLAN tag, on a port without VLANs: IEEE 802.1Q.
+    fn tagged(&self, port: usize, frame: &[u8]) -> End {
+        if frame.len() < 18 {
+            return ends("runt");
+        }
+        // VLAN 0 is no VLAN: the tag only gives a priority. The VLAN of another tag is the host's.
+        if word(frame, 14) & 0xfff != 0 {
+            return End { frame: frame.to_vec(), ..up() };
+        }
+        let untagged = [&frame[..12], &frame[16..]].concat();
+        match word(&untagged, 12) {
+            0x8100 | 0x88a8 => ends("unknown_vlan"),
+            _ => self.frame(port, &untagged),
         }
     }
 

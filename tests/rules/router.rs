@@ -262,9 +262,9 @@ pub fn router() -> Tube {
         let hop = tube.routes.known(*port, 9, MTUS[*port], prefix.contains(':'));
         tube.routes.add(prefix, hop);
     }
-    for port in 0..MTUS.len() {
+    for (port, mtu) in MTUS.into_iter().enumerate() {
         for host in HOSTS {
-            let hop = tube.routes.known(port, host, MTUS[port], false);
+            let hop = tube.routes.known(port, host, mtu, false);
             tube.routes.add(&format!("10.0.{port}.{host}/32"), hop);
         }
     }
