@@ -77,7 +77,7 @@ impl Workers {
         sweep
     }
 
-    /// Stops them and waits for their end. One that does not end within [`PATIENCE`] is left
+    /// Stops them and waits for their end. One that does not end within `PATIENCE` is left
     /// behind: what it works with is its own, and the process's end ends it.
     pub fn stop(&mut self) {
         self.stop_within(PATIENCE);

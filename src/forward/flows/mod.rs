@@ -6,7 +6,7 @@
 //! takes 64 bytes of record and 11.4 of index.
 //!
 //! The size is fixed: a full table refuses new flows and leaves the others alone. The memory is
-//! reserved at first and taken as it is touched. Flows end by a [wheel], a few of them looked at in
+//! reserved at first and taken as it is touched. Flows end by a wheel, a few of them looked at in
 //! each sweep; the time is the loop's.
 
 pub mod flow;
