@@ -3,8 +3,8 @@
 //!
 //! Two network namespaces, one after the other. In the first runs the daemon itself, between veth
 //! pairs: from the kernel's listing to the FIB, memory, and the time from a change of a route to
-//! the first packet that goes the new way ([`daemon`]). In the second a keeper of the same kind
-//! feeds the worker of the [rig](crate::rig), whose cycles can be counted ([`load`]).
+//! the first packet that goes the new way (`daemon`). In the second a keeper of the same kind
+//! feeds the worker of the [rig](crate::rig), whose cycles can be counted (`load`).
 
 mod daemon;
 mod figures;
