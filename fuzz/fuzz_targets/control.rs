@@ -64,7 +64,8 @@ fn rig() -> Rig {
     let comparison = Comparison::start(keeper.queries()).expect("a thread");
     let differ = comparison.differ();
     let workers = Vec::new();
-    let answerer = Answerer { queries: keeper.queries(), stats, reloads: None, differ, workers };
+    let health = Box::new(|| (0, 0));
+    let answerer = Answerer { queries: keeper.queries(), stats, reloads: None, differ, workers, health };
     Rig { answerer, _comparison: comparison, _keeper: keeper }
 }
 
