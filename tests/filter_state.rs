@@ -14,7 +14,10 @@ use sweepd::{
         flows::{FlowTable, Secret},
         verdict::Verdict,
     },
-    tables::acl::{Rule, State},
+    tables::{
+        Action,
+        acl::{Rule, State},
+    },
 };
 
 use common::{host_mac, port_mac};
@@ -263,6 +266,43 @@ fn translated_flows_and_errors_about_them_are_followed_too() {
         gateway.back(&syn);
         gateway.out(&tcp((A, 8443), (X, 5000), SYN | ACK));
         gateway.back(&tcp((X, 5000), (FRONT, 443), ACK));
+    }
+}
+
+#[test]
+fn an_answer_that_waits_for_the_inside_host_is_judged_by_where_it_goes() {
+    for workers in [1, 2, 4] {
+        let mut gateway = Gateway::new(workers);
+        gateway.tube.filter(usual());
+        let (_, front, _, _) = said(&gateway.out(&udp((A, 4000), (X, 53))));
+        let lost = gateway.tube.routes.action(Action::Glean, 0, None);
+        gateway.tube.routes.add("10.0.0.7/32", lost);
+        gateway.tube.publish();
+        assert_eq!(gateway.send(1, &udp((X, 53), (FRONT, front.1))), []);
+        assert_eq!(gateway.tube.count(Verdict::Denied), 0);
+        let found = gateway.tube.routes.hop(0, 9, 1500);
+        gateway.tube.routes.add("10.0.0.7/32", found);
+        gateway.tube.publish();
+        // One sweep sees the new tables, the next one what they mean for those who wait.
+        gateway.tube.settle();
+        gateway.tube.settle();
+        let came = gateway.tube.arrivals();
+        assert_eq!(came.len(), 1, "{:?}", gateway.tube.verdicts());
+        assert_eq!(said(&came[0].1[14..]), said(&udp((X, 53), (A, 4000))));
+        gateway.tube.check();
+    }
+}
+
+#[test]
+fn a_packet_that_goes_to_another_worker_counts_once() {
+    for workers in [1, 2, 4] {
+        let mut gateway = Gateway::new(workers);
+        let acl = gateway.tube.filter(vec![Rule { denies: false, ..deny("all") }]);
+        for n in 1..=8 {
+            let (_, front, _, _) = said(&gateway.out(&udp((A, 4000), (X, 53))));
+            gateway.back(&udp((X, 53), (FRONT, front.1)));
+            assert_eq!(acl.hits()[0], 2 * n, "{workers} workers");
+        }
     }
 }
 

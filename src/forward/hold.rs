@@ -11,7 +11,7 @@
 //! has no clock: the caller passes the time that it has read for the sweep.
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use crate::{tables::PortId, wire::vlan::Priority};
 
@@ -40,10 +40,8 @@ impl Default for Limits {
 pub struct Meta {
     /// The port that it came in on, whose counters are told how it ends.
     pub from: PortId,
-    /// Where its IP header begins, in bytes from the start of the frame.
-    pub ip_offset: u16,
-    /// Whether it is IPv6.
-    pub is_ipv6: bool,
+    /// Where it was routed to: its destination, unless that is translated.
+    pub to: IpAddr,
     /// Whether it was made here, an ICMP error: no counter of received packets knows it.
     pub made: bool,
     /// The priority of its tags, for those that it may leave with.
@@ -136,7 +134,7 @@ impl Hold {
             cell_len: limits.cell_len.min(usize::from(u16::MAX)),
         };
         let priority = Priority::default();
-        let meta = Meta { from: 0, ip_offset: 0, is_ipv6: false, made: false, priority };
+        let meta = Meta { from: 0, to: IpAddr::V4(Ipv4Addr::UNSPECIFIED), made: false, priority };
         let (mut cell_links, mut neighbor_links) = (Links::new(cells), Links::new(cells));
         let (mut free, mut idle) = (Chain::EMPTY, Chain::EMPTY);
         for index in 0..cells as u16 {
@@ -165,6 +163,17 @@ impl Hold {
     /// How many packets are held.
     pub fn len(&self) -> usize {
         self.held
+    }
+
+    /// How many packets are held for a neighbour.
+    pub fn count(&self, port: PortId, neighbor: IpAddr) -> usize {
+        self.find(port, neighbor).map_or(0, |index| self.neighbors[index as usize].count.into())
+    }
+
+    /// How many neighbours packets wait for.
+    pub fn neighbors(&self) -> usize {
+        let next = |index: &u16| Some(self.neighbor_links.next[*index as usize]).filter(|n| *n != NONE);
+        std::iter::successors(Some(self.waiting.first).filter(|n| *n != NONE), next).count()
     }
 
     /// Whether no packet is held.

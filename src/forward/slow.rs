@@ -3,11 +3,7 @@
 //! It is a complete forwarder of its own; the fast path only takes the plain packets away from
 //! it. Here a packet finds its verdict, and here ICMP errors, fragments and answers are made.
 
-use std::{
-    collections::VecDeque,
-    net::{IpAddr, Ipv4Addr},
-    time::Instant,
-};
+use std::{collections::VecDeque, net::IpAddr, time::Instant};
 
 use crossbeam_channel::Sender;
 use netmap::Frame;
@@ -101,6 +97,11 @@ impl Found {
     /// Whether a packet of ours could go that way, at once or later.
     fn leads_on(&self) -> bool {
         matches!(self.action, Action::Forward | Action::Resolve | Action::Glean)
+    }
+
+    /// Whose MAC address a packet to `destination` needs on the link.
+    fn neighbor(&self, destination: IpAddr) -> IpAddr {
+        self.gateway.filter(|_| self.action != Action::Glean).unwrap_or(destination)
     }
 
     /// Whether the way leads to `destination` itself, by no gateway.
@@ -243,8 +244,8 @@ impl Slow {
         .into()
     }
 
-    /// Whether, and if not why not, the access rules let a packet pass, which is given from its IP header on, and would
-    /// leave by the port `leaves_by`, or by a device of the host's that is no port.
+    /// Whether the access rules let a packet pass, which is given from its IP header on, and would
+    /// leave by the port `leaves_by`, or by a device of the host's that is no port; if not, why not.
     fn passes(
         &mut self,
         context: &Context<'_>,
@@ -277,15 +278,16 @@ impl Slow {
         self.passes(context, &frame[ETHERNET..], None, Moment::Leaves).map_err(Ending::from)
     }
 
-    /// Holds a frame until the neighbour behind `found` is known, or for a while.
-    fn hold(&mut self, context: &mut Context<'_>, frame: &[u8], found: Found, neighbor: IpAddr) -> Ending {
+    /// Holds a frame, as it came, until the neighbour behind `found` is known, or for a while.
+    /// `packet` is what would leave, from its IP header on: that is what is routed and judged.
+    fn hold(&mut self, context: &mut Context<'_>, frame: &[u8], packet: &[u8], found: Found) -> Ending {
         let (port, now) = (found.hop.port, self.now());
-        if let Err(verdict) = self.passes(context, &frame[ETHERNET..], Some(port), Moment::Waits) {
+        let Some(to) = destination(packet) else { return Verdict::BadHeader.into() };
+        let neighbor = found.neighbor(to);
+        if let Err(verdict) = self.passes(context, packet, Some(port), Moment::Waits) {
             return verdict.into();
         }
-        let is_ipv6 = frame[12..ETHERNET] == ethernet::IPV6.to_be_bytes();
-        let (from, priority) = (context.port, context.out.priority);
-        let meta = Meta { from, ip_offset: ETHERNET as u16, is_ipv6, made: false, priority };
+        let meta = Meta { from: context.port, to, made: false, priority: context.out.priority };
         let Ok(pushed) = self.hold.push((port, neighbor), frame, meta, now) else {
             return Verdict::HoldFull.into();
         };
@@ -359,15 +361,9 @@ impl Slow {
     /// Sends the IP packet of `len` bytes that stands in the scratch buffer behind the Ethernet
     /// header, or holds it until its neighbour is known. Of the hold such packets take half at
     /// most; above that they are dropped: their senders will give cause for others.
-    fn send_made(
-        &mut self,
-        context: &mut Context<'_>,
-        found: Found,
-        neighbor: IpAddr,
-        len: usize,
-        ethertype: u16,
-    ) {
+    fn send_made(&mut self, context: &mut Context<'_>, found: Found, to: IpAddr, len: usize) {
         let (port, macs, action) = (found.hop.port, found.hop.macs, found.action);
+        let ethertype = if to.is_ipv6() { ethernet::IPV6 } else { ethernet::IPV4 };
         match action {
             Action::Forward => {
                 self.scratch[..12].copy_from_slice(&macs);
@@ -375,10 +371,9 @@ impl Slow {
                 context.out.send(Exit::Wire(port), Origin::Made, &self.scratch[..ETHERNET + len]);
             }
             Action::Resolve | Action::Glean if self.hold.len() < Limits::default().cells / 2 => {
-                let is_ipv6 = ethertype == ethernet::IPV6;
-                let (from, priority) = (context.port, context.out.priority);
-                let meta = Meta { from, ip_offset: ETHERNET as u16, is_ipv6, made: true, priority };
-                let (frame, now) = (&self.scratch[..ETHERNET + len], self.now());
+                let meta = Meta { from: context.port, to, made: true, priority: context.out.priority };
+                let (frame, neighbor, now) =
+                    (&self.scratch[..ETHERNET + len], found.neighbor(to), self.now());
                 let Ok(pushed) = self.hold.push((port, neighbor), frame, meta, now) else { return };
                 self.pushed(context, pushed, port, neighbor);
             }
@@ -388,13 +383,11 @@ impl Slow {
 
     /// Sends a packet of ours that was held, the first `len` bytes of the scratch buffer. One whose
     /// neighbour has not been found is dropped: nobody is told of an error about an error.
-    fn send_held(&mut self, context: &mut Context<'_>, len: usize, is_ipv6: bool) {
+    fn send_held(&mut self, context: &mut Context<'_>, len: usize, to: IpAddr) {
         let Some(packet) = self.scratch.get(ETHERNET..len) else { return };
-        let Some(found) = context.find(packet, is_ipv6) else { return };
+        let Some(found) = context.find(packet, to) else { return };
         if found.action == Action::Forward {
-            let ethertype = if is_ipv6 { ethernet::IPV6 } else { ethernet::IPV4 };
-            // By a resolved next hop the neighbour does not matter.
-            self.send_made(context, found, Ipv4Addr::UNSPECIFIED.into(), len - ETHERNET, ethertype);
+            self.send_made(context, found, to, len - ETHERNET);
         }
     }
 
@@ -404,8 +397,8 @@ impl Slow {
     pub fn look_after(&mut self, context: &mut Context<'_>) {
         if self.generation != context.generation {
             self.generation = context.generation;
-            // Each round frees a neighbour's cells, so there are not more rounds than cells.
-            for _ in 0..Limits::default().cells {
+            // One round for each neighbour: whoever is waited for again stands behind the others.
+            for _ in 0..self.hold.neighbors() {
                 let Some((port, address)) = self.hold.find_ready(|held| context.has_resolved(held)) else {
                     break;
                 };
@@ -456,7 +449,8 @@ impl Slow {
         }
     }
 
-    /// Takes the packets held for a neighbour, in order, and lets `end` deal with each.
+    /// Takes the packets held for a neighbour, in order, and lets `end` deal with each; not with
+    /// those that it holds again.
     fn release(
         &mut self,
         context: &mut Context<'_>,
@@ -465,19 +459,20 @@ impl Slow {
         mut end: impl FnMut(&mut Self, &mut Context<'_>, &mut [u8]) -> Ending,
     ) {
         let mut copy = [0; CELL_BYTES];
-        for _ in 0..Limits::default().cells {
+        for _ in 0..self.hold.count(port, address) {
             let Some(held) = self.hold.take(port, address) else { break };
             let (len, meta) = (held.frame.len(), held.meta);
             (context.port, context.out.priority) = (meta.from, meta.priority);
             if meta.made {
                 self.scratch[..len].copy_from_slice(held.frame);
-                self.send_held(context, len, meta.is_ipv6);
+                self.send_held(context, len, meta.to);
                 continue;
             }
             copy[..len].copy_from_slice(held.frame);
             let ending = end(self, context, &mut copy[..len]);
             self.let_go(context, meta, ending);
         }
+        self.go_on(context);
         context.out.priority = Priority::default();
     }
 
@@ -505,23 +500,29 @@ impl Slow {
 const LOOKS: usize = 8;
 const LOOKS_IDLE: usize = 128;
 
+/// An IP packet's destination; none for one that is malformed.
+fn destination(packet: &[u8]) -> Option<IpAddr> {
+    match packet.first()? >> 4 {
+        4 => wire::ipv4::parse(packet).ok().map(|p| p.header.destination().into()),
+        _ => wire::ipv6::parse(packet).ok().map(|p| p.header.destination().into()),
+    }
+}
+
 /// How long a packet is held at most, in nanoseconds; the keeper gives up sooner.
 const HOLD_AT_MOST: u64 = 6_000_000_000;
 
 impl<'a> Context<'a> {
     /// Whether a held packet would go on now.
     fn has_resolved(&self, held: &Held<'_>) -> bool {
-        let packet = &held.frame[usize::from(held.meta.ip_offset).min(held.frame.len())..];
-        self.find(packet, held.meta.is_ipv6)
-            .is_none_or(|f| !matches!(f.action, Action::Resolve | Action::Glean))
+        let packet = held.frame.get(ETHERNET..).unwrap_or_default();
+        self.find(packet, held.meta.to).is_none_or(|f| !matches!(f.action, Action::Resolve | Action::Glean))
     }
 
-    /// The next hop towards an IP packet's destination; none for a packet that is malformed.
-    fn find(&self, packet: &[u8], is_ipv6: bool) -> Option<Found> {
-        if is_ipv6 {
-            wire::ipv6::parse(packet).ok().map(|p| self.find6(p.header.destination(), &p))
-        } else {
-            wire::ipv4::parse(packet).ok().map(|p| self.find4(p.header.destination(), &p))
+    /// The next hop towards `to` for an IP packet; none for one that is malformed.
+    fn find(&self, packet: &[u8], to: IpAddr) -> Option<Found> {
+        match to {
+            IpAddr::V4(to) => wire::ipv4::parse(packet).ok().map(|p| self.find4(to, &p)),
+            IpAddr::V6(to) => wire::ipv6::parse(packet).ok().map(|p| self.find6(to, &p)),
         }
     }
 

@@ -17,7 +17,7 @@ use crate::{
     },
     tables::{Action, NextHop, PortId},
     wire::{
-        Malformed, ethernet,
+        Malformed,
         ipv4::{self, Ipv4, Ipv4Header},
     },
 };
@@ -108,7 +108,7 @@ impl Slow {
         }
         let strict = source_routed && ipv4_options::is_strict(packet.options);
         let piece = match translated {
-            None if context.has_state() => match self.find_owner4(context, frame, found, piece) {
+            None if context.has_owners() => match self.find_owner4(context, frame, found, piece) {
                 Ok(piece) => piece,
                 Err(ending) => return ending,
             },
@@ -123,10 +123,9 @@ impl Slow {
             Action::Unreachable => (Icmp4Error::HostUnreachable, Verdict::Unreachable),
             Action::Prohibit => (Icmp4Error::Prohibited, Verdict::Prohibited),
             Action::Resolve | Action::Glean => {
-                let gateway = found.gateway.filter(|_| found.action == Action::Resolve);
                 let end = ETHERNET + usize::from(packet.header.total_len.get());
                 let came = translated.map_or(&*frame, |translated| translated.original);
-                return self.hold(context, &came[..end], found, gateway.unwrap_or(destination.into()));
+                return self.hold(context, &came[..end], &frame[ETHERNET..], found);
             }
             Action::Forward => return self.forward4(context, frame, found, translated, piece),
             other => return verdict_of(other).into(),
@@ -209,7 +208,7 @@ impl Slow {
         }
         let (error, place) = (Icmp4Error::Redirect { gateway: next }, &mut self.scratch[ETHERNET..]);
         let Some(len) = ipv4_error(packet, error, source, Link::Unicast, place) else { return };
-        self.send_made(context, back, back.gateway.unwrap_or(sender.into()), len, ethernet::IPV4);
+        self.send_made(context, back, sender.into(), len);
     }
 
     /// Ends a packet with `verdict` and tells its sender, as far as the rules and the limit allow.
@@ -237,8 +236,7 @@ impl Slow {
         let Some(source) = context.own_address4(found) else { return };
         let place = &mut self.scratch[ETHERNET..];
         let Some(len) = ipv4_error(packet, error, source, Link::Unicast, place) else { return };
-        let gateway = found.gateway.unwrap_or(parsed.header.source().into());
-        self.send_made(context, found, gateway, len, ethernet::IPV4);
+        self.send_made(context, found, parsed.header.source().into(), len);
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     },
     tables::{Action, NextHop, PortId},
     wire::{
-        Malformed, ethernet,
+        Malformed,
         ipv6::{self, Ipv6, Ipv6Header},
     },
 };
@@ -82,8 +82,7 @@ impl Slow {
             Action::Prohibit => {
                 self.refuse6(context, &frame[ETHERNET..], Icmp6Error::Prohibited, Verdict::Prohibited)
             }
-            Action::Resolve => self.hold(context, frame, found, found.gateway.unwrap_or(destination.into())),
-            Action::Glean => self.hold(context, frame, found, destination.into()),
+            Action::Resolve | Action::Glean => self.hold(context, frame, &frame[ETHERNET..], found),
             Action::Forward => self.forward6(context, frame, found),
             other => verdict_of(other).into(),
         }
@@ -136,7 +135,7 @@ impl Slow {
         let mac = found.hop.macs.first_chunk().filter(|_| found.action == Action::Forward);
         let place = &mut self.scratch[ETHERNET..];
         let Some(len) = redirect::message6(packet, source, target, mac, place) else { return };
-        self.send_made(context, back, sender.into(), len, ethernet::IPV6);
+        self.send_made(context, back, sender.into(), len);
     }
 
     /// Ends a packet with `verdict` and tells its sender, as far as the rules and the limit allow.
@@ -165,7 +164,7 @@ impl Slow {
         let Some(source) = context.own_address6(found) else { return };
         let place = &mut self.scratch[ETHERNET..];
         let Some(len) = ipv6_error(packet, error, source, Link::Unicast, place) else { return };
-        self.send_made(context, found, found.gateway.unwrap_or(sender.into()), len, ethernet::IPV6);
+        self.send_made(context, found, sender.into(), len);
     }
 }
 
@@ -201,7 +200,7 @@ impl Slow {
         };
         let hop = NextHop { macs, port: context.port, max_len: table.mtu };
         let found = Found { hop, action: Action::Forward, gateway: None };
-        self.send_made(context, found, sender.into(), len, ethernet::IPV6);
+        self.send_made(context, found, sender.into(), len);
     }
 }
 

@@ -1,6 +1,7 @@
-//! Which worker knows the flow of a packet, where rules ask for a packet's place in one. A packet
-//! that is not translated belongs to the worker that its two hosts name, whichever way it goes; one
-//! that is, to the worker that translates it. Any other hands it over, before a rule is asked.
+//! Which worker knows the flow of a packet. One that is translated belongs to the worker that
+//! translates it; where rules ask for a packet's place in a flow, any other belongs to the worker
+//! that its two hosts name, whichever way it goes. A worker hands over what is not its own before a
+//! rule is asked, so that every packet is judged, and counted, once.
 
 use super::{Context, ETHERNET, Ending, Found, Slow};
 use crate::{
@@ -15,6 +16,11 @@ use crate::{
 };
 
 impl Context<'_> {
+    /// Whether packets belong to workers: flows are followed, or translated.
+    pub(super) fn has_owners(&self) -> bool {
+        self.has_state() || self.tables.masquerade.is_on()
+    }
+
     /// Whether rules ask for a packet's place in a flow.
     pub(super) fn has_state(&self) -> bool {
         self.tables.acl.as_ref().is_some_and(|acl| acl.has_state())
@@ -37,7 +43,8 @@ impl Slow {
         let leads_on = matches!(found.action, Action::Forward | Action::Resolve | Action::Glean);
         let translated = leads_on && rules.is_out(out) && rules.is_inside(out, packet.header.source().into());
         if !translated {
-            return self.find_owner(context, frame).map(|()| piece);
+            let followed = context.has_state();
+            return if followed { self.find_owner(context, frame) } else { Ok(()) }.map(|()| piece);
         }
         let (ends, piece) = self.ends4(context, frame, &packet, piece)?;
         let (protocol, kind, inside, remote) = if ends.kind == Kind::Error {
