@@ -45,19 +45,7 @@ fn router(workers: usize, rings: u32) -> Tube {
 }
 
 fn deny(name: &str) -> Rule {
-    Rule {
-        name: name.into(),
-        denies: true,
-        logs: false,
-        in_ports: vec![],
-        out_ports: vec![],
-        from: vec![],
-        to: vec![],
-        protocol: None,
-        from_ports: vec![],
-        to_ports: vec![],
-        state: None,
-    }
+    Rule::of_all(name, true)
 }
 
 fn permit(name: &str) -> Rule {

@@ -25,19 +25,7 @@ use gateway::{A, ACK, B, FIN, FRONT, Gateway, RST, SYN, X, Y, echo, end, icmp, s
 use packets::{Ip4, ethernet, ip6, pseudo6, udp6};
 
 fn deny(name: &str) -> Rule {
-    Rule {
-        name: name.into(),
-        denies: true,
-        logs: false,
-        in_ports: vec![],
-        out_ports: vec![],
-        from: vec![],
-        to: vec![],
-        protocol: None,
-        from_ports: vec![],
-        to_ports: vec![],
-        state: None,
-    }
+    Rule::of_all(name, true)
 }
 
 fn established() -> Rule {

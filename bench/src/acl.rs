@@ -16,7 +16,6 @@ use sweepd::{
 use crate::{
     cycles::{self, Spread},
     rig::{Headers, NEXT_HOPS, Rig},
-    stepper,
     traffic::{self, Frame},
 };
 
@@ -72,7 +71,7 @@ pub fn run() -> io::Result<()> {
                 let packets = packets(&rules, flows, v4, &routes4, &routes6);
                 let frames = packets.iter().map(Packet::frame).collect();
                 rig.set_flows(frames, Headers::Cached);
-                let (whole, counts) = (in_loop(&mut rig), instructions(&mut rig)?);
+                let (whole, counts) = (in_loop(&mut rig), rig.count_sweep(SWEEP)?);
                 println!(
                     "{:>6} {name:>7} {n:>7}  {:>20} {:>13.1} {:>6}  {:>16}  {:>16}  {:>9.1} {:>8.2}",
                     if v4 { "IPv4" } else { "IPv6" },
@@ -136,17 +135,11 @@ fn rules(n: usize, v4: bool, routes4: &Prefixes4, routes6: &Prefixes6) -> Vec<Ru
             let open = [random.below(4) == 0, random.below(4) == 0];
             let source_is_open = random.below(2) == 0;
             Rule {
-                name: String::new(),
-                denies: false,
-                logs: false,
-                in_ports: vec![],
-                out_ports: vec![],
                 from: if source_is_open && open[0] { vec![] } else { vec![from] },
                 to: if !source_is_open && open[1] { vec![] } else { vec![to] },
                 protocol,
-                from_ports: vec![],
                 to_ports,
-                state: None,
+                ..Rule::of_all("", false)
             }
         })
         .collect()
@@ -222,17 +215,6 @@ fn in_loop(rig: &mut Rig) -> Spread {
         }
     }
     Spread::of(values)
-}
-
-/// Exact counts of one steady sweep.
-fn instructions(rig: &mut Rig) -> io::Result<stepper::Counts> {
-    let mut burst = Burst::default();
-    rig.refill(SWEEP);
-    rig.worker.sweep(&mut burst);
-    rig.refill(SWEEP);
-    stepper::count(10_000_000, || {
-        rig.worker.sweep(&mut burst);
-    })
 }
 
 /// The classifier alone, in bursts, cycles per packet.

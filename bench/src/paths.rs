@@ -109,17 +109,10 @@ fn ipv6() -> io::Result<Rig> {
 /// Rules that no packet fits.
 fn rules(n: u16) -> Vec<Rule> {
     let rule = |port: u16| Rule {
-        name: String::new(),
-        denies: true,
-        logs: false,
         in_ports: vec![0],
-        out_ports: vec![],
-        from: vec![],
-        to: vec![],
         protocol: Some(6),
-        from_ports: vec![],
         to_ports: vec![(port, port)],
-        state: None,
+        ..Rule::of_all("", true)
     };
     (0..n).map(rule).collect()
 }

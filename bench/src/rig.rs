@@ -12,7 +12,10 @@ use std::{
     },
 };
 
-use crate::traffic::Frame;
+use crate::{
+    stepper::{self, Counts},
+    traffic::Frame,
+};
 use netmap::{
     Arena, Host, Kring, Port, PortInfo, RxDevice, RxQueue, RxRing, TxDevice, TxQueue, TxRing,
     device::PortControl, ring::Direction,
@@ -20,6 +23,7 @@ use netmap::{
 use sweepd::{
     forward::{
         assembly::{Assembly, assemble},
+        burst::Burst,
         idle::Patience,
         messages::ToKeeper,
         worker::Worker,
@@ -215,6 +219,20 @@ impl Rig {
     pub fn pick_at_random(&mut self) {
         let mut flows = self.order.flows.lock().expect("no holder of the lock panics");
         flows.in_turn = false;
+    }
+
+    /// What one sweep of `packets` packets executes, after another one like it.
+    ///
+    /// # Errors
+    /// Those of [`stepper::count`].
+    pub fn count_sweep(&mut self, packets: u32) -> io::Result<Counts> {
+        let mut burst = Burst::default();
+        self.refill(packets);
+        self.worker.sweep(&mut burst);
+        self.refill(packets);
+        stepper::count(10_000_000, || {
+            self.worker.sweep(&mut burst);
+        })
     }
 
     /// Puts `n` packets into the receive ring and empties the transmit rings. Untimed.

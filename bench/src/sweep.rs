@@ -11,7 +11,7 @@ use sweepd::{
 use crate::{
     cycles::{self, Spread},
     rig::{Headers, Rig},
-    single, stepper, traffic,
+    single, traffic,
 };
 
 /// Packets in a sweep.
@@ -49,7 +49,7 @@ pub fn run() -> io::Result<()> {
                 print(&line);
             }
         }
-        let counts = instructions(&mut rig)?;
+        let counts = rig.count_sweep(SWEEP)?;
         let n = f64::from(SWEEP);
         println!(
             "{:>9} routes: {:.1} instructions, {} locked instructions and {} fences a packet",
@@ -99,17 +99,6 @@ fn measure(rig: &mut Rig, prefixes: &Prefixes4, flows: usize, headers: Headers) 
         }
     }
     Line { routes: prefixes.len(), flows, headers, single: Spread::of(single), sweep: Spread::of(sweep) }
-}
-
-/// Exact counts of one steady sweep.
-fn instructions(rig: &mut Rig) -> io::Result<stepper::Counts> {
-    let mut burst = Burst::default();
-    rig.refill(SWEEP);
-    rig.worker.sweep(&mut burst);
-    rig.refill(SWEEP);
-    stepper::count(10_000_000, || {
-        rig.worker.sweep(&mut burst);
-    })
 }
 
 /// Kept out of line, so that both loops are calls.

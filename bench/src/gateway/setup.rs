@@ -37,17 +37,10 @@ pub fn routes() -> Prefixes4 {
 /// Rules that every packet is compared with and that none fits.
 fn rules() -> Vec<Rule> {
     let rule = |n: u16| Rule {
-        name: String::new(),
-        denies: true,
-        logs: false,
         in_ports: vec![0],
-        out_ports: vec![],
-        from: vec![],
-        to: vec![],
         protocol: Some(17),
-        from_ports: vec![],
         to_ports: vec![(n, n)],
-        state: None,
+        ..Rule::of_all("", true)
     };
     (1..=RULES).map(rule).collect()
 }

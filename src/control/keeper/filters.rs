@@ -110,19 +110,7 @@ mod tests {
     use super::*;
 
     fn rules(names: &[&str]) -> Arc<Compiled> {
-        let rule = |name: &&str| Rule {
-            name: (*name).into(),
-            denies: true,
-            logs: true,
-            in_ports: vec![],
-            out_ports: vec![],
-            from: vec![],
-            to: vec![],
-            protocol: None,
-            from_ports: vec![],
-            to_ports: vec![],
-            state: None,
-        };
+        let rule = |name: &&str| Rule { logs: true, ..Rule::of_all(*name, true) };
         Arc::new(Compiled::new(names.iter().map(rule).collect()).unwrap())
     }
 

@@ -87,6 +87,25 @@ pub struct Rule {
     pub state: Option<State>,
 }
 
+impl Rule {
+    /// A rule that every packet fits, to begin others with.
+    pub fn of_all(name: impl Into<String>, denies: bool) -> Self {
+        Self {
+            name: name.into(),
+            denies,
+            logs: false,
+            in_ports: Vec::new(),
+            out_ports: Vec::new(),
+            from: Vec::new(),
+            to: Vec::new(),
+            protocol: None,
+            from_ports: Vec::new(),
+            to_ports: Vec::new(),
+            state: None,
+        }
+    }
+}
+
 /// What is known of a packet besides its addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {

@@ -61,23 +61,6 @@ fn find(compiled: &Compiled, p: &Packet) -> u32 {
     compiled.find(&Key::new(p.source, p.destination, protocol, ports, place), p.kind)
 }
 
-/// Rules without lists, that fit everything.
-fn rule(name: &str, denies: bool) -> Rule {
-    Rule {
-        name: name.into(),
-        denies,
-        logs: false,
-        in_ports: vec![],
-        out_ports: vec![],
-        from: vec![],
-        to: vec![],
-        protocol: None,
-        from_ports: vec![],
-        to_ports: vec![],
-        state: None,
-    }
-}
-
 /// Addresses from few networks, so that rules and packets meet.
 fn address4(random: &mut Random) -> u32 {
     let top = [10 << 24, 10 << 24 | 1 << 16, 192 << 24 | 168 << 16, 0xcb00_7100][random.below(4)];
@@ -124,7 +107,7 @@ fn random_rule(random: &mut Random) -> Rule {
         protocol,
         from_ports: ports(random),
         to_ports: ports(random),
-        ..rule("", false)
+        ..Rule::of_all("", false)
     }
 }
 
@@ -233,7 +216,12 @@ fn rules_that_all_overlap_take_bounded_memory() {
         vec![(a.min(b), a.max(b))]
     };
     let rules: Vec<Rule> = (0..3000)
-        .map(|_| Rule { protocol: Some(17), from_ports: range(), to_ports: range(), ..rule("", true) })
+        .map(|_| Rule {
+            protocol: Some(17),
+            from_ports: range(),
+            to_ports: range(),
+            ..Rule::of_all("", true)
+        })
         .collect();
     let compiled = Compiled::new(rules.clone()).unwrap();
     assert!(compiled.bytes() < 64 << 20, "{} bytes", compiled.bytes());
@@ -255,13 +243,14 @@ fn rules_that_all_overlap_take_bounded_memory() {
 #[test]
 fn too_many_combinations_are_refused() {
     let list: Vec<IpNet> = (0..1000).map(|n| Ipv4Net::new((n << 9).into(), 24).unwrap().into()).collect();
-    let rules = vec![Rule { from: list.clone(), to: list, ..rule("", true) }];
+    let rules = vec![Rule { from: list.clone(), to: list, ..Rule::of_all("", true) }];
     assert_eq!(Compiled::new(rules).unwrap_err(), TooMany::Combinations);
 }
 
 #[test]
 fn hits_of_all_workers_are_added_up() {
-    let acl = Acl::new(Compiled::new(vec![rule("a", true), rule("b", false)]).unwrap().into(), 2);
+    let acl =
+        Acl::new(Compiled::new(vec![Rule::of_all("a", true), Rule::of_all("b", false)]).unwrap().into(), 2);
     acl.count(0, 1, 5);
     acl.count(1, 1, 2);
     acl.count(1, 2, 9);
