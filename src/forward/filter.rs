@@ -24,9 +24,9 @@ use self::{
 use super::{
     bucket::Bucket,
     burst::{BURST, Burst, Lane, Odd},
-    flow_hash,
     messages::{Judged, ToKeeper},
     verdict::Verdict,
+    way_out::Hashed,
 };
 use crate::{
     stats::file::BlockRef,
@@ -41,7 +41,6 @@ mod datagrams;
 pub mod state;
 pub mod upper;
 
-const ETHERNET: u16 = 14;
 const TCP: u8 = wire::ipv4::TCP;
 const UDP: u8 = wire::ipv4::UDP;
 
@@ -227,7 +226,7 @@ fn filter_lane<Address: Family>(
     let place = acl.came_in(came_in) | state::bits(acl);
     let mut n = 0;
     for k in 0..lane.len.min(BURST) {
-        let Some(port) = way_out(lane, k, tables) else {
+        let Some(port) = lane.way_out(k, tables).map(|hop| hop.port) else {
             odd.push(lane.at[k].into());
             continue;
         };
@@ -262,30 +261,8 @@ fn filter_lane<Address: Family>(
     (n - kept) as u64
 }
 
-/// The port that the lane's `k`-th packet leaves by, if it is simply forwarded. A group's member is
-/// chosen here.
-#[inline(always)]
-fn way_out<Address: Family>(lane: &mut Lane<Address>, k: usize, tables: &Tables) -> Option<PortId> {
-    let mut hop = tables.next_hop(lane.next_hop[k]);
-    if lane.ip_len[k] > hop.max_len {
-        lane.next_hop[k] = member::<Address>(&lane.frame[k], lane.next_hop[k], tables);
-        hop = tables.next_hop(lane.next_hop[k]);
-        if lane.ip_len[k] > hop.max_len {
-            return None;
-        }
-    }
-    Some(hop.port)
-}
-
-#[cold]
-#[inline(never)]
-fn member<Address: Family>(frame: &Frame, id: u16, tables: &Tables) -> u16 {
-    let packet = frame.bytes().get(usize::from(ETHERNET)..).unwrap_or_default();
-    tables.member(id, || Address::hash(tables.hash_seed, packet))
-}
-
 /// What the two families' lanes do differently.
-trait Family: Copy {
+trait Family: Hashed {
     type Key: Copy;
     const NO_KEY: Self::Key;
     /// The key of a packet of `ip_len` bytes in this frame; none when it takes a closer look to
@@ -293,7 +270,6 @@ trait Family: Copy {
     fn key(frame: &mut Frame, ip_len: u16, place: u32) -> Option<Self::Key>;
     fn search(acl: &Acl, keys: &[Self::Key], found: &mut [u32]);
     fn any(key: Self::Key) -> Key;
-    fn hash(seed: u64, packet: &[u8]) -> u32;
 }
 
 impl Family for u32 {
@@ -320,10 +296,6 @@ impl Family for u32 {
 
     fn any(key: Key4) -> Key {
         Key::V4(key)
-    }
-
-    fn hash(seed: u64, packet: &[u8]) -> u32 {
-        flow_hash::of_ipv4(seed, packet)
     }
 }
 
@@ -352,9 +324,5 @@ impl Family for u128 {
 
     fn any(key: Key6) -> Key {
         Key::V6(key)
-    }
-
-    fn hash(seed: u64, packet: &[u8]) -> u32 {
-        flow_hash::of_ipv6(seed, packet)
     }
 }

@@ -32,4 +32,5 @@ pub mod translate;
 pub mod untag;
 pub mod used;
 pub mod verdict;
+mod way_out;
 pub mod worker;

@@ -4,25 +4,20 @@
 //! whose next hop is not simply "send there", or that is longer than the way out takes, becomes
 //! odd here and is left as it came.
 
-use netmap::Frame;
-
 use super::{
     burst::{BURST, Burst, Lane, Odd, Ready},
-    flow_hash,
+    way_out::Hashed,
 };
-use crate::tables::{NextHopId, Tables};
+use crate::tables::Tables;
 
 const ETHERNET: u16 = 14;
-
-/// The hash of the flow of the IP packet in these bytes, with a seed.
-type FlowHash = fn(u64, &[u8]) -> u32;
 
 /// Rewrites the burst's routed packets and lists them as ready.
 #[inline(always)]
 pub fn rewrite(burst: &mut Burst, tables: &Tables) {
     let Burst { v4, v6, odd, ready, .. } = burst;
     for k in 0..v4.len.min(BURST) {
-        if let Some(head) = send_on::<u32, 34>(v4, k, odd, ready, tables, flow_hash::of_ipv4) {
+        if let Some(head) = send_on::<u32, 34>(v4, k, odd, ready, tables) {
             // RFC 1624 equation 3 for a TTL less by one: HC' = ~(~HC + ~0x0100).
             let sum = u32::from(!u16::from_be_bytes([head[24], head[25]])) + 0xfeff;
             let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
@@ -31,7 +26,7 @@ pub fn rewrite(burst: &mut Burst, tables: &Tables) {
         }
     }
     for k in 0..v6.len.min(BURST) {
-        if let Some(head) = send_on::<u128, 54>(v6, k, odd, ready, tables, flow_hash::of_ipv6) {
+        if let Some(head) = send_on::<u128, 54>(v6, k, odd, ready, tables) {
             head[21] -= 1;
         }
     }
@@ -40,35 +35,19 @@ pub fn rewrite(burst: &mut Burst, tables: &Tables) {
 /// Writes the MAC addresses of the lane's `k`-th packet and lists it as ready, giving its first
 /// `N` bytes; or lists it as odd.
 #[inline(always)]
-fn send_on<'a, Address, const N: usize>(
+fn send_on<'a, Address: Hashed, const N: usize>(
     lane: &'a mut Lane<Address>,
     k: usize,
     odd: &mut Odd,
     ready: &mut Ready,
     tables: &Tables,
-    hash: FlowHash,
 ) -> Option<&'a mut [u8; N]> {
-    let mut id = lane.next_hop[k];
-    let mut next_hop = tables.next_hop(id);
-    if lane.ip_len[k] > next_hop.max_len {
-        id = member(&lane.frame[k], id, tables, hash);
-        next_hop = tables.next_hop(id);
-        if lane.ip_len[k] > next_hop.max_len {
-            odd.push(lane.at[k].into());
-            return None;
-        }
-    }
+    let Some(next_hop) = lane.way_out(k, tables) else {
+        odd.push(lane.at[k].into());
+        return None;
+    };
     let head = lane.frame[k].first::<N>()?;
     head[..12].copy_from_slice(&next_hop.macs);
-    ready.push(lane.at[k], ETHERNET + lane.ip_len[k], next_hop.port, id);
+    ready.push(lane.at[k], ETHERNET + lane.ip_len[k], next_hop.port, lane.next_hop[k]);
     Some(head)
-}
-
-/// The member of a group that the packet's flow goes by, when `id` is one. Out of line, so that
-/// packets with a single next hop have nothing of it in their way.
-#[cold]
-#[inline(never)]
-fn member(frame: &Frame, id: NextHopId, tables: &Tables, hash: FlowHash) -> NextHopId {
-    let packet = frame.bytes().get(usize::from(ETHERNET)..).unwrap_or_default();
-    tables.member(id, || hash(tables.hash_seed, packet))
 }

@@ -15,12 +15,11 @@ use super::{
 };
 use crate::{
     forward::{
-        burst::{BURST, Burst},
+        burst::{BURST, Burst, Lane, Odd},
         clock::Clock,
-        flow_hash,
         flows::{Direction, End4, FlowId, FlowTable, Key4, OutsideKey},
     },
-    tables::{Action, Tables},
+    tables::Tables,
     wire::{
         icmp,
         ipv4::{ICMP, MORE_FRAGMENTS, OFFSET_MASK, TCP, UDP},
@@ -74,13 +73,24 @@ fn ends(frame: &Frame, ip_len: u16) -> Option<Ends> {
 pub struct Translations {
     /// The flow of a packet that goes inside; 0 for all others.
     inward: [FlowId; BURST],
-    /// The flow of a packet that leaves by a port that masquerades; 0 for all others.
-    outward: [FlowId; BURST],
+    /// What is known of a packet that leaves by a port that masquerades.
+    outward: [Leaving; BURST],
+}
+
+/// A packet that leaves by a port that masquerades, as it was before the filter.
+#[derive(Clone, Copy, Default, Debug)]
+struct Leaving {
+    /// Its flow; 0 for all other packets.
+    flow: FlowId,
+    /// Whether its ends stand the other way round in the flow's key.
+    swapped: bool,
+    tcp_flags: u8,
+    may_be_cut: bool,
 }
 
 impl Default for Translations {
     fn default() -> Self {
-        Self { inward: [0; BURST], outward: [0; BURST] }
+        Self { inward: [0; BURST], outward: [Leaving::default(); BURST] }
     }
 }
 
@@ -136,7 +146,7 @@ pub fn inward(burst: &mut Burst, tables: &Tables, flows: &FlowTable) {
 
 /// Makes the lane's packets with these bits odd.
 #[cold]
-fn drop_out(strange: u32, lane: &mut crate::forward::burst::Lane<u32>, odd: &mut crate::forward::burst::Odd) {
+fn drop_out(strange: u32, lane: &mut Lane<u32>, odd: &mut Odd) {
     lane.retain(|k, at| {
         let stays = strange >> k & 1 == 0;
         if !stays {
@@ -153,21 +163,13 @@ fn drop_out(strange: u32, lane: &mut crate::forward::burst::Lane<u32>, odd: &mut
 pub fn known(burst: &mut Burst, tables: &Tables, flows: &mut FlowTable, clock: &Clock) {
     let rules = &tables.masquerade;
     let Burst { v4, odd, translations, .. } = burst;
-    translations.outward = [0; BURST];
+    translations.outward = [Leaving::default(); BURST];
     let (mut keys, mut remotes, mut places, mut count) =
         ([Key4::default(); BURST], [End4::default(); BURST], [0u8; BURST], 0);
     let mut strange = 0u32;
     for k in 0..v4.len.min(BURST) {
         let at = usize::from(v4.at[k]) % BURST;
-        let mut hop = tables.next_hop(v4.next_hop[k]);
-        if v4.ip_len[k] > hop.max_len {
-            let Some(id) = member(&v4.frame[k], v4.next_hop[k], tables) else { continue };
-            v4.next_hop[k] = id;
-            hop = tables.next_hop(id);
-            if v4.ip_len[k] > hop.max_len {
-                continue;
-            }
-        }
+        let Some(hop) = v4.way_out(k, tables) else { continue };
         let id = translations.inward[at];
         if id == 0 && !rules.is_out(hop.port) {
             continue;
@@ -177,8 +179,11 @@ pub fn known(burst: &mut Burst, tables: &Tables, flows: &mut FlowTable, clock: &
             continue;
         };
         if id == 0 {
-            (keys[count], _) = Key4::new(ends.protocol, ends.source, ends.destination);
-            (remotes[count], places[count]) = (ends.destination, k as u8);
+            let (key, swapped) = Key4::new(ends.protocol, ends.source, ends.destination);
+            (keys[count], remotes[count], places[count]) = (key, ends.destination, k as u8);
+            // Whose flow it is comes later, for all packets at once.
+            let Ends { tcp_flags, may_be_cut, .. } = ends;
+            translations.outward[at] = Leaving { flow: 0, swapped, tcp_flags, may_be_cut };
             count += 1;
             continue;
         }
@@ -206,7 +211,7 @@ pub fn known(burst: &mut Burst, tables: &Tables, flows: &mut FlowTable, clock: &
             && translation.out == out
             && translation.remote == *remote;
         if known {
-            translations.outward[usize::from(v4.at[k]) % BURST] = id;
+            translations.outward[usize::from(v4.at[k]) % BURST].flow = id;
         } else {
             strange |= 1 << k;
         }
@@ -221,27 +226,17 @@ pub fn known(burst: &mut Burst, tables: &Tables, flows: &mut FlowTable, clock: &
 pub fn outward(burst: &mut Burst, flows: &mut FlowTable, translator: &mut Translator, clock: &Clock) {
     let Burst { v4, translations, .. } = burst;
     for k in 0..v4.len.min(BURST) {
-        let id = translations.outward[usize::from(v4.at[k]) % BURST];
-        if id == 0 {
+        let leaving = translations.outward[usize::from(v4.at[k]) % BURST];
+        if leaving.flow == 0 {
             continue;
         }
-        let Some(ends) = ends(&v4.frame[k], v4.ip_len[k]) else { continue };
-        let (_, swapped) = Key4::new(ends.protocol, ends.source, ends.destination);
-        let flow = flows.flow_mut(id);
-        flow.note_packet(flow.direction(swapped), ends.tcp_flags);
+        let flow = flows.flow_mut(leaving.flow);
+        flow.note_packet(flow.direction(leaving.swapped), leaving.tcp_flags);
         flow.seen = clock.now();
         let packet = &mut v4.frame[k].bytes_mut()[ETHERNET..];
-        if ends.may_be_cut {
+        if leaving.may_be_cut {
             edit::set_id(packet, translator.next_id());
         }
         edit::set_end(packet, Side::Source, flow.translation().external);
     }
-}
-
-/// The member of a group of next hops that the packet's flow goes by; `None` when it is no group.
-#[cold]
-fn member(frame: &Frame, id: crate::tables::NextHopId, tables: &Tables) -> Option<crate::tables::NextHopId> {
-    let is_group = tables.next_hop_info(id).action == Action::Group;
-    let packet = frame.bytes().get(ETHERNET..).unwrap_or_default();
-    is_group.then(|| tables.member(id, || flow_hash::of_ipv4(tables.hash_seed, packet)))
 }
