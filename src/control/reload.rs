@@ -265,17 +265,24 @@ impl Work {
         outcome
     }
 
-    /// Keeps the kernel from forwarding between the ports before the new rules are in force, where
-    /// they want that and those before did not.
-    fn raise_barrier(&self, new: &Config) -> Result<(), BarrierError> {
-        let Some(barrier) = self.barrier.as_ref().filter(|_| new.daemon.on_exit == OnExit::Drop) else {
-            return Ok(());
-        };
-        let (old, new) = (&self.running, new.interfaces());
-        if new.is_empty() || (old.daemon.on_exit == OnExit::Drop && old.interfaces() == new) {
-            return Ok(());
+    /// The interfaces that the barrier is to close with this configuration; none without it.
+    fn closed_by(config: &Config) -> Vec<String> {
+        if config.daemon.on_exit == OnExit::Drop { config.interfaces() } else { Vec::new() }
+    }
+
+    /// Has the barrier, if there is one, close these interfaces and no others. `closed` is what it
+    /// closes now, and afterwards.
+    fn close(&self, closed: &mut Vec<String>, mut interfaces: Vec<String>) -> Result<(), BarrierError> {
+        interfaces.sort_unstable();
+        interfaces.dedup();
+        let Some(barrier) = self.barrier.as_ref().filter(|_| *closed != interfaces) else { return Ok(()) };
+        if interfaces.is_empty() {
+            barrier.lower()?
+        } else {
+            barrier.raise(&interfaces)?
         }
-        barrier.raise(&new)
+        *closed = interfaces;
+        Ok(())
     }
 
     fn put_in_force(&mut self, trigger: Trigger, text: Result<String, config::ConfigErrors>) -> Outcome {
@@ -291,7 +298,10 @@ impl Work {
                 return Outcome::Refused { errors, configuration: true };
             }
         };
-        if let Err(e) = self.raise_barrier(&new) {
+        // What comes is closed before it opens, and what goes stays closed until it is gone.
+        let (before, after) = (Self::closed_by(&self.running), Self::closed_by(&new));
+        let mut closed = before.clone();
+        if let Err(e) = self.close(&mut closed, [&before[..], &after].concat()) {
             return Outcome::Refused { errors: vec![e.to_string()], configuration: false };
         }
         let mut warnings: Vec<String> = new.warnings.iter().map(ToString::to_string).collect();
@@ -302,12 +312,14 @@ impl Work {
                     .into(),
             ),
             Err(Refusal { error, configuration }) => {
-                return Outcome::Refused { errors: vec![error], configuration };
+                let failed = self.close(&mut closed, before).err().map(|e| e.to_string());
+                return Outcome::Refused {
+                    errors: [error].into_iter().chain(failed).collect(),
+                    configuration,
+                };
             }
         }
-        if let Some(barrier) = self.barrier.as_ref().filter(|_| new.daemon.on_exit == OnExit::Forward)
-            && let Err(e) = barrier.lower()
-        {
+        if let Err(e) = self.close(&mut closed, after) {
             warnings.push(e.to_string());
         }
         let news = new.news_against(&self.running);

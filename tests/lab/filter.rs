@@ -1,6 +1,6 @@
 //! The filter on real interfaces, and what the kernel does when the daemon is not there.
 
-use std::{thread, time::Duration};
+use std::{fs, thread, time::Duration};
 
 use nix::sys::signal::Signal;
 
@@ -99,4 +99,24 @@ fn on_exit_decides_what_a_killed_one_leaves_and_follows_the_configuration() {
     router.signal(Signal::SIGKILL);
     assert_eq!(router.wait(), None);
     wait_for("the kernel forwards", || lab.reaches(1, "10.0.2.2"));
+}
+
+#[test]
+fn a_refused_reload_leaves_closed_what_was_closed() {
+    needs_lab!();
+    let lab = Lab::new(2);
+    let router = lab.start_with("", &rules(""));
+    let closed = || lab.router("nft list ruleset").ok();
+    let before = closed();
+    assert!(before.contains("p1") && before.contains("p2"), "{before}");
+    // One port goes, another cannot be opened.
+    let file = lab.dir.path().join("sweepd.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("\"xdp:p2\"", "\"xdp:nosuch\"")).unwrap();
+    wait_for("it is refused", || router.log().contains("the configuration is refused"));
+    assert_eq!(closed(), before);
+    // What is taken back is as it was.
+    fs::write(&file, text).unwrap();
+    router.stop();
+    assert!(!tables(&lab).contains("sweepd"));
 }
