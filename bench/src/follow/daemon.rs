@@ -212,6 +212,8 @@ pub fn measure(follow: &Follow, tables: &FullTables, figures: &mut Figures) -> i
     let mut probes =
         Probes::new(&place.router, &place.hosts[0], [&place.hosts[1], &place.hosts[2]], &place.ways)?;
     let mut all = vec![probes.measure("nothing else changes", follow.rounds)?];
+    // What the log has told of earlier listings is not this one's.
+    daemon.has_said("");
     place.router.ip(&format!("addr del {SPARE}"))?;
     daemon.says("rtnetlink: NextHops listed")?;
     let mut times = Vec::new();
@@ -249,8 +251,10 @@ pub fn measure(follow: &Follow, tables: &FullTables, figures: &mut Figures) -> i
     for (latencies, key) in all.iter().zip(["", "listing_", "storm_"]) {
         for (percent, q) in [("50", 0.5), ("99", 0.99)] {
             let what = format!("from a change to forwarding, {}, p{percent}", latencies.name);
-            let time = latencies.quantile(q).as_secs_f64() * 1e3;
-            figures.add(&format!("{key}latency_p{percent}_ms"), &what, time, "ms");
+            let time = latencies
+                .quantile(q)
+                .ok_or_else(|| io::Error::other(format!("nothing was measured {}", latencies.name)))?;
+            figures.add(&format!("{key}latency_p{percent}_ms"), &what, time.as_secs_f64() * 1e3, "ms");
         }
     }
     daemon.agrees()?;

@@ -43,10 +43,10 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// The time that a share `q` (0 to 1) of the changes took at most.
-    pub fn quantile(&self, q: f64) -> Duration {
-        let last = self.times.len().saturating_sub(1);
-        self.times.get((last as f64 * q) as usize).copied().unwrap_or_default()
+    /// The time that a share `q` (0 to 1) of the changes took at most; `None` of no changes.
+    pub fn quantile(&self, q: f64) -> Option<Duration> {
+        let last = self.times.len().checked_sub(1)?;
+        self.times.get((last as f64 * q) as usize).copied()
     }
 }
 
@@ -149,10 +149,10 @@ pub fn plot(all: &[Latencies], path: &Path) -> io::Result<()> {
         .iter()
         .map(|latencies| {
             let point = |percent: u32| {
-                let time = latencies.quantile(f64::from(percent) / 100.0);
-                (time.as_secs_f64() * 1e3, f64::from(percent))
+                let time = latencies.quantile(f64::from(percent) / 100.0)?;
+                Some((time.as_secs_f64() * 1e3, f64::from(percent)))
             };
-            Series { name: latencies.name.into(), points: (1..=99).map(point).collect() }
+            Series { name: latencies.name.into(), points: (1..=99).filter_map(point).collect() }
         })
         .collect();
     plot::lines(path, "from a change of a route to forwarding", "ms", "% of the changes within", &series)

@@ -14,7 +14,7 @@ use super::{
     paths::{PathId, PathKey},
     special,
     statics::fixed_path,
-    table::Source,
+    table::{Candidates, Source},
 };
 use crate::control::kernel::{Hop, Index, NextHopObject, Part, Parts, Placement, Route, RouteKind, Way};
 
@@ -94,6 +94,9 @@ impl Rib {
         }
         let mark = sweep.epoch();
         let key = self.key_of(route);
+        if self.is_known(at, route, &key, mark) {
+            return;
+        }
         let before = self.best(A::table(self).of(at)).map(|candidate| candidate.path);
         let path = self.acquire_path_after(key.clone(), before);
         let new = Candidate {
@@ -125,6 +128,25 @@ impl Rib {
             self.release_path(old);
         }
         self.refresh(at);
+    }
+
+    /// Whether this very route is all that there is to the prefix; it then bears `mark` as well.
+    /// Most of a listing is known.
+    fn is_known<A: InRib>(&mut self, at: (A, u8), route: &Route, key: &PathKey, mark: u8) -> bool {
+        let Some(path) = self.paths.id_of(key) else { return false };
+        let Some(Candidates::One(only)) = A::table_mut(self).candidates.get_mut(&at) else { return false };
+        let known = Candidate {
+            source: source_of(route),
+            protocol: route.protocol,
+            mark: only.mark,
+            metric: route.metric,
+            path,
+        };
+        let is_known = only.mark != 0 && *only == known;
+        if is_known {
+            only.mark = mark;
+        }
+        is_known
     }
 
     /// The paths of the candidates, equal to `new` in rank, that it takes the place of.
