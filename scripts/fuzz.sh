@@ -6,13 +6,13 @@
 set -eu
 
 targets='frame ipv4 ipv6 icmp neighbors vlan config control netlink route_socket'
-if [ $# -ne 2 ]; then
-    echo "usage: $0 TARGET|all SECONDS; targets: $targets" >&2
+if [ $# -ne 2 ] && [ "$*" != build ]; then
+    echo "usage: $0 build, or $0 TARGET|all SECONDS; targets: $targets" >&2
     exit 2
 fi
-wanted=$1 seconds=$2
+wanted=$1 seconds=${2:-}
 cd "$(dirname "$0")/.."
-case " $targets all " in
+case " $targets all build " in
     *" $wanted "*) ;;
     *) echo "fuzz: there is no target $wanted; targets: $targets" >&2; exit 2 ;;
 esac
@@ -66,6 +66,7 @@ half() {
 }
 
 build
+[ "$wanted" != build ] || exit 0
 if [ "$wanted" != all ]; then
     run "$wanted"
     exit

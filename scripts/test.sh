@@ -21,24 +21,19 @@ wanted=" $* "
 rm -rf "$logs"
 mkdir -p "$logs"
 
-table=() skipped=() failed=0
+skipped=()
 
-# step NAME COMMAND...: runs it. A step that prints "SKIPPED: why" has left something out.
+# step NAME COMMAND...: runs it, and leaves a line of the last table in target/test/NAME.row. A step
+# that prints "SKIPPED: why" has left something out.
 step() {
-    local name=$1 log=$logs/$1.log before=$SECONDS result=ok line
+    local name=$1 log=$logs/$1.log before=$SECONDS result=ok
     [[ $wanted = '  ' || $wanted = *" $name "* ]] || return 0
     shift
-    printf '%-9s ... ' "$name"
-    if ! "$@" >"$log" 2>&1; then
-        result=FAILED
-        failed=$((failed + 1))
-    fi
-    printf '%s, %d s\n' "$result" $((SECONDS - before))
+    echo "$name ..."
+    "$@" >"$log" 2>&1 || result=FAILED
+    printf '%-9s %s, %d s\n' "$name" $result $((SECONDS - before))
     [ $result = ok ] || tail -60 "$log"
-    while read -r line; do
-        skipped+=("$name: $line")
-    done < <(grep -iE '^ *skipped[:,]' "$log" | sed -E 's/^ *skipped[:,] *//I' | sort | uniq -c | sed -E 's/^ *1 //; s/^ *([0-9]+) (.*)/\2 (\1 times)/')
-    table+=("$(printf '%-9s %-6s %5d s  %s' "$name" $result $((SECONDS - before)) "$(about "$name" "$log")")")
+    printf '%-9s %-6s %5d s  %s\n' "$name" $result $((SECONDS - before)) "$(about "$name" "$log")" >"$logs/$name.row"
 }
 
 # What a step's log says in a few words.
@@ -91,6 +86,11 @@ freebsd() {
         "$cargo" clippy --locked --workspace --all-targets --target $triple -- -D warnings
 }
 
+# Built while something else is built; tests run alone, since many look at the clock.
+built() {
+    "$cargo" test --locked --workspace --no-run
+}
+
 documented() {
     RUSTDOCFLAGS='-D warnings' "$cargo" doc --locked --workspace --no-deps
 }
@@ -106,8 +106,20 @@ modelled() {
         grep -q '^test result: ok. [1-9]' "$logs/loom.log"
 }
 
+fuzzers() {
+    scripts/fuzz.sh build
+}
+
 fuzzed() {
     scripts/fuzz.sh all "$seconds"
+}
+
+# What is built in folders of its own, one after the other.
+aside() {
+    step tables scripts/tables.sh
+    step freebsd freebsd
+    step loom modelled
+    step fuzzers fuzzers
 }
 
 manuals() {
@@ -185,36 +197,42 @@ if [ "$(id -u)" -eq 0 ]; then
 else
     skipped+=('everything on real interfaces: run "sudo make test" for that')
 fi
+# A compiler seldom keeps two cores busy.
+aside &
 step format formatted
 step lint linted
-step freebsd freebsd
 step docs documented
-step tables scripts/tables.sh
-step tests tested
-step loom modelled
-step fuzz fuzzed
-step manuals manuals
-step makefile makefile
-step scripts scripts
-step install installed
-step ports ports
-step debian debian
+step built built
+wait $!
+for name in tests:tested fuzz:fuzzed manuals:manuals makefile:makefile scripts:scripts install:installed ports:ports debian:debian; do
+    step "${name%:*}" "${name#*:}"
+done
 
 # What root has built in somebody's name is theirs.
 [ -z "${SUDO_UID:-}" ] || chown -R "$SUDO_UID:$SUDO_GID" "$target"
 
-[ ${#table[@]} -gt 0 ] || {
+rows=()
+for name in tools format lint docs built tables freebsd loom fuzzers tests fuzz manuals makefile scripts install ports debian; do
+    log=$logs/$name.log
+    [ -f "$log" ] || continue
+    rows+=("$(cat "$logs/$name.row")")
+    while read -r line; do
+        skipped+=("$name: $line")
+    done < <(grep -iE '^ *skipped[:,]' "$log" | sed -E 's/^ *skipped[:,] *//I' | sort | uniq -c | sed -E 's/^ *1 //; s/^ *([0-9]+) (.*)/\2 (\1 times)/')
+done
+[ ${#rows[@]} -gt 0 ] || {
     echo "test: there is no step $*; see $0" >&2
     exit 2
 }
 echo
-printf '%s\n' "${table[@]}"
+printf '%s\n' "${rows[@]}"
 printf '%-9s        %5d s\n\n' 'in all' $SECONDS
 if [ ${#skipped[@]} -gt 0 ]; then
     echo 'Not tested here:'
     printf '  %s\n' "${skipped[@]}"
 fi
-if [ $failed -gt 0 ]; then
+failed=$(printf '%s\n' "${rows[@]}" | grep -c ' FAILED ')
+if [ "$failed" -gt 0 ]; then
     echo "$failed steps FAILED; what they said is in $logs"
     exit 1
 fi
