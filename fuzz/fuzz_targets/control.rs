@@ -8,6 +8,7 @@ use netmap::device::PortControl;
 use sweepd::{
     control::{
         Keeper, KeeperConfig, KeeperPort,
+        capture::Captures,
         diff::Comparison,
         kernel::RouteKind,
         requests::{Answer, Answerer},
@@ -65,7 +66,8 @@ fn rig() -> Rig {
     let differ = comparison.differ();
     let workers = Vec::new();
     let health = Box::new(|| (0, 0));
-    let answerer = Answerer { queries: keeper.queries(), stats, reloads: None, differ, workers, health };
+    let (queries, captures) = (keeper.queries(), Captures::default());
+    let answerer = Answerer { queries, stats, reloads: None, differ, workers, captures, health };
     Rig { answerer, _comparison: comparison, _keeper: keeper }
 }
 
@@ -77,6 +79,8 @@ pub fn any(input: &[u8]) {
                 Answer::Line(said) | Answer::Last(said) => is_json(&said),
                 // What is done meanwhile takes its time; the next request does not wait for it.
                 Answer::Later(_) => {}
+                // It begins when a socket is there for it; this one ends.
+                Answer::Capture(_) => {}
                 Answer::List(mut said) => {
                     let (mut cursor, mut first) = (Cursor::Start, true);
                     while cursor != Cursor::End {

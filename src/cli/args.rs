@@ -3,7 +3,7 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use clap::{Parser, Subcommand};
-use sweepd::config::DEFAULT_FILE;
+use sweepd::{config::DEFAULT_FILE, forward::tap::End};
 
 /// A router on netmap rings: routes packets on the core that received them, and follows the
 /// host's own routing table.
@@ -29,6 +29,14 @@ pub enum Command {
     Stat(StatArgs),
     /// Show what the running daemon knows
     Show(ShowArgs),
+    /// Copy packets of the running daemon's, each with how it ended and why
+    ///
+    /// A line for each packet: the time, the port it came in by, the port it left by, its verdict, its
+    /// length in bytes, and who sent what to whom. With -w a capture in pcapng for tcpdump and
+    /// Wireshark, with the verdict as each packet's comment. Packets are copied as they came in,
+    /// before anything was changed. What an XDP program passes straight up to the host's own stack
+    /// (ARP, local addresses) is not seen: tcpdump on the interface shows that.
+    Capture(CaptureArgs),
     /// Have the running daemon read its configuration again
     Reload,
     /// Run captures through the configuration, without a network
@@ -72,6 +80,37 @@ pub struct StatArgs {
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     pub help: Option<bool>,
+}
+
+/// Arguments of `capture`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  sweepd capture wan                            all that goes through the port wan
+  sweepd capture --verdict no_route,denied      what finds no route or is denied, on any port
+  sweepd capture lan -c 100 -w lan.pcapng       100 packets, for Wireshark
+  sweepd capture lan -w - | tcpdump -r - -n     through tcpdump")]
+pub struct CaptureArgs {
+    /// Packets that come in or leave by this port, and its VLANs; default: by any
+    pub port: Option<String>,
+    /// Write a capture in pcapng to this file instead of lines; - is standard output
+    #[arg(short = 'w', value_name = "FILE")]
+    pub write: Option<PathBuf>,
+    /// Only packets that ended so, as in `sweepd show verdicts`; repeat it, or separate by commas
+    #[arg(long = "verdict", value_name = "NAME", value_delimiter = ',', value_parser = verdict)]
+    pub verdicts: Vec<String>,
+    /// End after so many packets
+    #[arg(short = 'c', value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Copy so many bytes of each packet at most; default: all
+    #[arg(short = 's', value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=16384))]
+    pub snap: Option<u64>,
+}
+
+fn verdict(name: &str) -> Result<String, String> {
+    match End::all().any(|end| end.name() == name) {
+        true => Ok(name.into()),
+        false => Err(sweepd::control::capture::no_verdict(name)),
+    }
 }
 
 /// Arguments of `top`.
@@ -215,6 +254,22 @@ mod tests {
         let Command::Show(show) = parse("sweepd show routes --diff").command else { panic!() };
         assert!(matches!(show.what, What::Routes { address: None, diff: true }));
         assert!(Args::try_parse_from(["sweepd", "show", "routes", "10.0.0.1", "--diff"]).is_err());
+    }
+
+    #[test]
+    fn capture_takes_the_switches_of_tcpdump() {
+        let Command::Capture(capture) =
+            parse("sweepd capture wan -w - -c 5 -s 96 --verdict no_route,tx_full --verdict held").command
+        else {
+            panic!()
+        };
+        assert_eq!((capture.port.as_deref(), capture.count, capture.snap), (Some("wan"), Some(5), Some(96)));
+        assert_eq!(
+            (capture.verdicts.join(" "), capture.write),
+            ("no_route tx_full held".into(), Some("-".into()))
+        );
+        let error = Args::try_parse_from(["sweepd", "capture", "--verdict", "no-route"]).unwrap_err();
+        assert!(error.to_string().contains("did you mean \"no_route\"?"), "{error}");
     }
 
     #[test]

@@ -25,15 +25,33 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub fn ask(runtime_dir: &Path, request: &Value) -> Result<Value, Failure> {
     let path = runtime_dir.join("control.sock");
     let stream = UnixStream::connect(&path).map_err(|e| no_daemon(&path, &e))?;
-    let line = exchange(stream, request)
+    let (line, _) = exchange(stream, request)
         .map_err(|e| Failure::running(format!("{}: no answer: {e}", path.display())))?;
-    read(&line).map_err(|failure| match failure {
+    read(&line).map_err(|refusal| said(refusal, &path))
+}
+
+/// Sends `request` for something that goes on behind the answer: the answer's data, and what follows.
+///
+/// # Errors
+/// As for [`ask`].
+pub fn open(runtime_dir: &Path, request: &Value) -> Result<(Value, BufReader<UnixStream>), Failure> {
+    let path = runtime_dir.join("control.sock");
+    let stream = UnixStream::connect(&path).map_err(|e| no_daemon(&path, &e))?;
+    let no_answer = |e: io::Error| Failure::running(format!("{}: no answer: {e}", path.display()));
+    let (line, stream) = exchange(stream, request).map_err(no_answer)?;
+    let data = read(&line).map_err(|refusal| said(refusal, &path))?;
+    stream.get_ref().set_read_timeout(None).map_err(no_answer)?;
+    Ok((data, stream))
+}
+
+fn said(refusal: Refusal, path: &Path) -> Failure {
+    match refusal {
         Refusal::Said(failure) => failure,
         Refusal::NoAnswer => {
             let path = path.display();
             Failure::running(format!("{path}: not an answer of sweepd's; is the daemon of this version?"))
         }
-    })
+    }
 }
 
 fn no_daemon(path: &Path, error: &io::Error) -> Failure {
@@ -51,13 +69,13 @@ fn no_daemon(path: &Path, error: &io::Error) -> Failure {
 }
 
 /// Sends a line and receives one.
-fn exchange(mut stream: UnixStream, request: &Value) -> io::Result<String> {
+fn exchange(mut stream: UnixStream, request: &Value) -> io::Result<(String, BufReader<UnixStream>)> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.write_all(format!("{request}\n").as_bytes())?;
-    let mut line = String::new();
-    match BufReader::new(stream).read_line(&mut line) {
-        Ok(_) if line.ends_with('\n') => Ok(line),
+    let (mut line, mut stream) = (String::new(), BufReader::new(stream));
+    match stream.read_line(&mut line) {
+        Ok(_) if line.ends_with('\n') => Ok((line, stream)),
         Ok(_) => Err(io::Error::other("the daemon closed the connection")),
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
             Err(io::Error::other(format!("nothing came within {} s", PATIENCE.as_secs())))
@@ -91,7 +109,8 @@ fn read(line: &str) -> Result<Value, Refusal> {
                 }));
             }
             let lines = text.lines().map(|line| format!("sweepd: {line}")).collect();
-            Err(Refusal::Said(Failure { code: 1, lines }))
+            let code = if answer["usage"] == true { 2 } else { 1 };
+            Err(Refusal::Said(Failure { code, lines }))
         }
         None => Err(Refusal::NoAnswer),
     }

@@ -16,6 +16,7 @@ use sweepd::{
 };
 
 mod args;
+mod capture;
 mod check;
 mod client;
 mod completions;
@@ -89,6 +90,7 @@ fn dispatch(args: &Args) -> Result<(), Failure> {
         Command::Check => check::check(&args.config),
         Command::Stat(stat) => stat::stat(stat, &config::load_runtime_dir(&args.config)?),
         Command::Show(show) => show::show(show, &config::load_runtime_dir(&args.config)?),
+        Command::Capture(capture) => capture::capture(capture, &config::load_runtime_dir(&args.config)?),
         Command::Reload => reload::reload(&config::load_runtime_dir(&args.config)?),
         Command::Replay(replay) => replay::replay(load(args)?, replay),
         Command::Demo => demo::demo(),

@@ -6,6 +6,7 @@ mod advice;
 mod apply;
 pub mod barrier;
 pub mod buckets;
+pub mod capture;
 pub mod diff;
 pub mod flows;
 mod follower;

@@ -7,6 +7,7 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use serde_json::{Value, json};
 
 use super::{
+    capture::{Captures, Named, Plan, Refused},
     diff::{Differ, Differences},
     flows::{self, Filter, Subject},
     keeper::{Query, View},
@@ -30,6 +31,8 @@ pub struct Answerer {
     pub reloads: Option<Reloads>,
     /// The way to comparisons with the kernel.
     pub differ: Differ,
+    /// The capture that runs, if one does.
+    pub captures: Captures,
     /// The ways to the workers.
     pub workers: Vec<WorkerLink>,
     /// How often workers met faults of their own, and how often one was found to hang.
@@ -45,6 +48,8 @@ pub enum Answer {
     Last(String),
     /// One line, when something else is done.
     Later(Later),
+    /// One line, [`captured`], and from then on a capture instead of answers.
+    Capture(Box<Plan>),
     /// A list of routes: this beginning of the line, then [`Answerer::more`].
     List(String),
 }
@@ -111,6 +116,16 @@ pub fn too_many() -> String {
     refuse("too many clients; try again later")
 }
 
+/// The answer with which a capture begins.
+pub fn captured() -> String {
+    accept(&json!({ "format": "pcapng" }))
+}
+
+/// The refusal of a capture for which there can be no thread.
+pub fn no_capture(error: &std::io::Error) -> String {
+    refuse(format!("nothing can be captured: {error}"))
+}
+
 fn accept(data: &Value) -> String {
     json!({ "version": VERSION, "ok": true, "data": data }).to_string()
 }
@@ -144,10 +159,31 @@ impl Answerer {
             (Some("show"), Some("flows")) => self.gather(Subject::Flows, text("filter")),
             (Some("show"), Some("masquerade")) => self.gather(Subject::Masquerade, text("filter")),
             (Some("show"), Some(what)) => self.show(what),
+            (Some("capture"), _) => self.capture(&request),
             (Some("show"), None) => Answer::Line(refuse(
                 "\"show\" needs \"what\": ports, routes, neighbors, acl, verdicts or tables",
             )),
-            _ => Answer::Line(refuse("\"command\" is \"show\" or \"reload\"")),
+            _ => Answer::Line(refuse("\"command\" is \"show\", \"reload\" or \"capture\"")),
+        }
+    }
+
+    fn capture(&self, request: &serde_json::Map<String, Value>) -> Answer {
+        let Some(parents) = self.ask(|view| {
+            let parents = view.tables.ports.iter().map(|port| port.sub.map(|sub| sub.parent));
+            parents.collect::<Vec<_>>()
+        }) else {
+            return Answer::Line(refuse("the daemon is busy or ending; try again"));
+        };
+        let parent = |at: usize| parents.get(at).copied().flatten();
+        let ports = self.stats.ports().into_iter().enumerate();
+        let ports: Vec<Named> = ports.map(|(at, name)| (name, parent(at))).collect();
+        match self.captures.plan(request, &ports, self.workers.clone(), self.stats.clone()) {
+            Ok(plan) => Answer::Capture(Box::new(plan)),
+            Err(Refused::Busy(error)) => Answer::Line(refuse(error)),
+            Err(Refused::Usage(error)) => {
+                let refusal = json!({ "version": VERSION, "ok": false, "error": error, "usage": true });
+                Answer::Line(refusal.to_string())
+            }
         }
     }
 

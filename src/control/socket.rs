@@ -23,6 +23,7 @@ use nix::{
 };
 
 use super::{
+    capture::Plan,
     requests::{self, Answer, Answerer, Later},
     show::Cursor,
 };
@@ -389,6 +390,7 @@ impl Client {
                         Answer::Line(text) => self.say(&text),
                         Answer::Last(text) => self.say_last(&text),
                         Answer::Later(later) => self.later = Some(later),
+                        Answer::Capture(plan) => self.give_away(*plan),
                         Answer::List(beginning) => {
                             self.output.extend_from_slice(beginning.as_bytes());
                             self.list = Some((Cursor::Start, true));
@@ -398,6 +400,18 @@ impl Client {
                 None if self.input.len() <= LINE_MAX => return,
                 _ => self.say_last(&requests::too_long(LINE_MAX)),
             }
+        }
+    }
+
+    /// Leaves the client to a capture, which sends what is still to be sent first.
+    fn give_away(&mut self, plan: Plan) {
+        let before = self.output.split_off(self.sent);
+        let started =
+            self.stream.try_clone().and_then(|stream| plan.start(stream, before, &requests::captured()));
+        self.output.truncate(self.sent);
+        match started {
+            Ok(()) => self.gone = true,
+            Err(e) => self.say_last(&requests::no_capture(&e)),
         }
     }
 

@@ -26,6 +26,7 @@ use crate::{
     control::{
         Keeper, KeeperConfig, KeeperError, KeeperPort, Notice, WorkerLine,
         barrier::{Barrier, BarrierError},
+        capture::Captures,
         diff::Comparison,
         metrics,
         reload::{Reloader, Trigger},
@@ -305,6 +306,7 @@ impl Daemon {
             reloads: reloader.as_ref().map(Reloader::reloads),
             differ: comparison.differ(),
             workers: ways,
+            captures: Captures::default(),
             health: Box::new({
                 let health = watchdog.health();
                 move || (health.faults(), health.stalls())

@@ -8,7 +8,9 @@ use netmap::RxRing;
 use super::{
     burst::{BURST, Burst},
     handover::Origin,
-    outputs::{Outputs, Sent},
+    outputs::{NO_PORT, Outputs, Sent},
+    slow::{Ending, Slow},
+    tap::Seen,
     verdict::Verdict,
 };
 use crate::{stats::file::BlockRef, tables::PortId, wire::vlan::Priority};
@@ -57,5 +59,46 @@ pub fn hand_over_untagged(burst: &mut Burst, rx: &RxRing, out: &mut Outputs, por
     out.priority = Priority::default();
     if left > 0 {
         block.count(Verdict::Forwarded, left);
+    }
+}
+
+/// The same for either while somebody captures: how each packet of the burst has ended is told, also of
+/// those that the filter has taken out of it.
+#[inline(never)]
+pub fn hand_over_tapped<const SOME: bool>(
+    burst: &mut Burst,
+    rx: &RxRing,
+    out: &mut Outputs,
+    port: PortId,
+    block: &BlockRef,
+    slow: &mut Slow,
+) {
+    let Some(tap) = &mut slow.tap else { return };
+    let origin = Origin::Received(port, Verdict::Forwarded);
+    let whole = (1u64 << burst.len().min(BURST)) - 1;
+    let mut denied = if SOME { burst.untagged.only } else { whole };
+    burst.odd.for_each(|at| denied &= !(1 << at));
+    for k in 0..burst.ready.len.min(BURST) {
+        let (place, to, len) = (burst.ready.at[k], burst.ready.port[k], burst.ready.frame_len[k].into());
+        let (slot, at) = (rx.index(burst.place(place)), usize::from(place) % BURST);
+        denied &= !(1 << at);
+        out.seen = Seen { id: tap.id(at), leaves_by: to };
+        let sent = if SOME {
+            out.priority = burst.untagged.priority[at];
+            let skipped = burst.untagged.skipped[at].into();
+            let Some(frame) = burst.frames().get(at).copied() else { continue };
+            out.forward_untagged(to, origin, rx, slot, &frame, len, skipped)
+        } else if out.forward(to, rx, slot, len) {
+            Sent::Left
+        } else {
+            out.forward_elsewhere(to, origin, rx, slot, len)
+        };
+        let ending = sent.ending(Verdict::Forwarded);
+        ending.count(block);
+        tap.tell(at, port, ending, to);
+    }
+    (out.priority, out.seen) = (Priority::default(), Seen::NOT);
+    for at in (0..BURST).filter(|at| denied >> at & 1 != 0) {
+        tap.tell(at, port, Ending::Verdict(Verdict::Denied), NO_PORT);
     }
 }

@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use super::{translate::pieces::Piece, verdict::Verdict};
+use super::{tap::Seen, translate::pieces::Piece, verdict::Verdict};
 use crate::tables::PortId;
 
 /// Cells of a hand-over ring; a power of two.
@@ -63,6 +63,7 @@ pub enum Origin {
 struct Cell {
     exit: Exit,
     origin: Origin,
+    seen: u64,
     len: u16,
     bytes: [u8; CELL_BYTES],
 }
@@ -90,6 +91,8 @@ pub struct Sender {
     shared: Arc<Shared>,
     filled: u32,
     emptied: u32,
+    /// The number that the packets pushed have in a capture; 0 for none.
+    pub seen: u64,
 }
 
 /// The consumer's end.
@@ -104,6 +107,8 @@ pub struct Handed<'a> {
     pub exit: Exit,
     /// What it counts as.
     pub origin: Origin,
+    /// What it is in a capture.
+    pub seen: Seen,
     /// The frame.
     pub bytes: &'a mut [u8],
 }
@@ -111,14 +116,15 @@ pub struct Handed<'a> {
 /// A hand-over ring.
 pub fn ring() -> (Sender, Receiver) {
     let cell = || {
-        UnsafeCell::new(Cell { exit: Exit::Wire(0), origin: Origin::Made, len: 0, bytes: [0; CELL_BYTES] })
+        let (exit, origin) = (Exit::Wire(0), Origin::Made);
+        UnsafeCell::new(Cell { exit, origin, seen: 0, len: 0, bytes: [0; CELL_BYTES] })
     };
     let shared = Arc::new(Shared {
         filled: Line(AtomicU32::new(0)),
         emptied: Line(AtomicU32::new(0)),
         cells: (0..CELLS).map(|_| cell()).collect(),
     });
-    (Sender { shared: shared.clone(), filled: 0, emptied: 0 }, Receiver { shared, emptied: 0 })
+    (Sender { shared: shared.clone(), filled: 0, emptied: 0, seen: 0 }, Receiver { shared, emptied: 0 })
 }
 
 impl Sender {
@@ -149,6 +155,7 @@ impl Sender {
         let cell = unsafe { &mut *self.shared.cells[(self.filled % CELLS) as usize].get() };
         cell.exit = exit;
         cell.origin = origin;
+        cell.seen = self.seen;
         cell.len = len as u16;
         fill(&mut cell.bytes[..len]);
         self.filled = self.filled.wrapping_add(1);
@@ -188,7 +195,8 @@ impl Receiver {
             // Before it is dealt with: should that fail, it does not come again. The cell is given
             // back below.
             self.emptied = self.emptied.wrapping_add(1);
-            each(Handed { exit: cell.exit, origin: cell.origin, bytes: &mut cell.bytes[..cell.len.into()] });
+            let (exit, origin, seen) = (cell.exit, cell.origin, Seen::new(cell.seen));
+            each(Handed { exit, origin, seen, bytes: &mut cell.bytes[..cell.len.into()] });
         }
         if n > 0 {
             self.shared.emptied.0.store(self.emptied, Ordering::Release);

@@ -46,6 +46,8 @@ pub struct Meta {
     pub made: bool,
     /// The priority of its tags, for those that it may leave with.
     pub priority: Priority,
+    /// Its number in a capture; 0 for none.
+    pub seen: u64,
 }
 
 /// A packet that has left the hold.
@@ -134,7 +136,7 @@ impl Hold {
             cell_len: limits.cell_len.min(usize::from(u16::MAX)),
         };
         let priority = Priority::default();
-        let meta = Meta { from: 0, to: IpAddr::V4(Ipv4Addr::UNSPECIFIED), made: false, priority };
+        let meta = Meta { from: 0, to: IpAddr::V4(Ipv4Addr::UNSPECIFIED), made: false, priority, seen: 0 };
         let (mut cell_links, mut neighbor_links) = (Links::new(cells), Links::new(cells));
         let (mut free, mut idle) = (Chain::EMPTY, Chain::EMPTY);
         for index in 0..cells as u16 {

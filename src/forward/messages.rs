@@ -8,6 +8,7 @@ use std::{net::IpAddr, sync::Arc};
 use super::{
     plug::{Answer, Plug},
     slow::Slow,
+    tap::Tap,
 };
 use crate::tables::{PortId, acl::Compiled};
 
@@ -146,6 +147,8 @@ pub enum ToWorker {
     },
     /// Somebody wants to see what the worker keeps.
     Look(Look),
+    /// Tell of packets by this tap from now on, or by none.
+    Tap(Option<Box<Tap>>),
     /// Take or give back rings.
     Plug {
         /// Which.

@@ -28,6 +28,7 @@ pub mod rewrite;
 pub mod route;
 pub mod slow;
 pub mod sums;
+pub mod tap;
 pub mod translate;
 pub mod untag;
 pub mod used;

@@ -8,6 +8,8 @@ use netmap::{Frame, RxRing, TxQueue};
 use super::{
     bell::Bell,
     handover::{Exit, Origin, Sender},
+    slow::Ending,
+    tap::Seen,
     verdict::Verdict,
 };
 use crate::{
@@ -88,6 +90,18 @@ pub enum Sent {
     Not(Verdict),
 }
 
+impl Sent {
+    /// How a received packet has ended that gets this verdict if it leaves.
+    #[inline(always)]
+    pub fn ending(self, verdict: Verdict) -> Ending {
+        match self {
+            Self::Left => Ending::Verdict(verdict),
+            Self::InTransit => Ending::InTransit,
+            Self::Not(why) => Ending::Verdict(why),
+        }
+    }
+}
+
 /// All ways out that a worker has.
 pub struct Outputs {
     /// Its own rings.
@@ -104,6 +118,8 @@ pub struct Outputs {
     pub sub_ports: Vec<SubOutput>,
     /// The priority of the packet that is being sent, for the tags that it gets.
     pub priority: Priority,
+    /// What the packet that is being dealt with is in a capture.
+    pub seen: Seen,
     /// The generation of the tables that the sub-ports are from.
     generation: u64,
 }
@@ -196,7 +212,11 @@ impl Outputs {
 
     /// Hands a copy of `frame` to peer number `peer`.
     pub fn hand_to(&mut self, peer: usize, exit: Exit, origin: Origin, frame: &[u8]) -> Sent {
-        let pushed = self.peers.get_mut(peer).is_some_and(|peer| peer.ring.push(exit, origin, frame));
+        let id = self.seen.id;
+        let pushed = self.peers.get_mut(peer).is_some_and(|peer| {
+            peer.ring.seen = id;
+            peer.ring.push(exit, origin, frame)
+        });
         if pushed { Sent::InTransit } else { Sent::Not(Verdict::HandoverFull) }
     }
 
@@ -232,10 +252,12 @@ impl Outputs {
                 output.made += u64::from(origin == Origin::Made);
                 Sent::Left
             }
-            Some(&Way::Peer(n)) => match self.peers[usize::from(n)].ring.push_with(exit, origin, len, fill) {
-                true => Sent::InTransit,
-                false => Sent::Not(Verdict::HandoverFull),
-            },
+            Some(&Way::Peer(n)) => {
+                let ring = &mut self.peers[usize::from(n)].ring;
+                ring.seen = self.seen.id;
+                let pushed = ring.push_with(exit, origin, len, fill);
+                if pushed { Sent::InTransit } else { Sent::Not(Verdict::HandoverFull) }
+            }
             Some(Way::None) | None => no_way(exit),
         }
     }
@@ -289,6 +311,7 @@ impl Outputs {
             up: None,
             sub_ports: Vec::new(),
             priority: Priority::default(),
+            seen: Seen::NOT,
             // None that there is: the first tables are looked at.
             generation: u64::MAX,
         }
@@ -339,7 +362,7 @@ impl Outputs {
         len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Sent {
-        let Self { own, peers, wire, host, sub_ports, priority, .. } = self;
+        let Self { own, peers, wire, host, sub_ports, priority, seen, .. } = self;
         let Some(SubOutput { sub, block }) = sub_ports.get(usize::from(n)) else { return no_way(exit) };
         let (tags, parent) = (sub.tags, usize::from(sub.parent));
         let (way, full) = match exit {
@@ -378,6 +401,7 @@ impl Outputs {
             }
             Some(&Way::Peer(at)) => {
                 let ring = &mut peers[usize::from(at)].ring;
+                ring.seen = seen.id;
                 let pushed = match exit {
                     // With the tags, since nobody there knows the priority.
                     Exit::Wire(port) => {

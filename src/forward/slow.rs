@@ -22,6 +22,7 @@ use super::{
     icmp_error::{Icmp4Error, Icmp6Error},
     messages::ToKeeper,
     outputs::{Outputs, Sent},
+    tap::{Seen, Tap},
     translate::{self as translation, Translator, pieces::Waiting},
     verdict::Verdict,
 };
@@ -130,6 +131,8 @@ pub struct Slow {
     pub clock: Clock,
     /// Fragments whose first one has come, to be dealt with next.
     released: VecDeque<Waiting>,
+    /// Tells of packets, while somebody captures.
+    pub tap: Option<Box<Tap>>,
 }
 
 impl Slow {
@@ -150,6 +153,7 @@ impl Slow {
             translator,
             clock: Clock::new(),
             released: VecDeque::new(),
+            tap: None,
         }
     }
 
@@ -287,7 +291,8 @@ impl Slow {
         if let Err(verdict) = self.passes(context, packet, Some(port), Moment::Waits) {
             return verdict.into();
         }
-        let meta = Meta { from: context.port, to, made: false, priority: context.out.priority };
+        let (priority, seen) = (context.out.priority, context.out.seen.id);
+        let meta = Meta { from: context.port, to, made: false, priority, seen };
         let Ok(pushed) = self.hold.push((port, neighbor), frame, meta, now) else {
             return Verdict::HoldFull.into();
         };
@@ -371,7 +376,8 @@ impl Slow {
                 context.out.send(Exit::Wire(port), Origin::Made, &self.scratch[..ETHERNET + len]);
             }
             Action::Resolve | Action::Glean if self.hold.len() < Limits::default().cells / 2 => {
-                let meta = Meta { from: context.port, to, made: true, priority: context.out.priority };
+                let priority = context.out.priority;
+                let meta = Meta { from: context.port, to, made: true, priority, seen: 0 };
                 let (frame, neighbor, now) =
                     (&self.scratch[..ETHERNET + len], found.neighbor(to), self.now());
                 let Ok(pushed) = self.hold.push((port, neighbor), frame, meta, now) else { return };
@@ -463,6 +469,7 @@ impl Slow {
             let Some(held) = self.hold.take(port, address) else { break };
             let (len, meta) = (held.frame.len(), held.meta);
             (context.port, context.out.priority) = (meta.from, meta.priority);
+            context.out.seen = Seen::new(meta.seen);
             if meta.made {
                 self.scratch[..len].copy_from_slice(held.frame);
                 self.send_held(context, len, meta.to);
@@ -472,6 +479,7 @@ impl Slow {
             let ending = end(self, context, &mut copy[..len]);
             self.let_go(context, meta, ending);
         }
+        context.out.seen = Seen::NOT;
         self.go_on(context);
         context.out.priority = Priority::default();
     }
@@ -484,6 +492,16 @@ impl Slow {
         let block = &context.blocks[usize::from(meta.from)];
         block.held.sub(1);
         ending.count(block);
+        let out = context.out.seen;
+        let seen = if out.id == meta.seen { out } else { Seen::new(meta.seen) };
+        self.tell_end(seen, meta.from, ending);
+    }
+
+    /// Tells whoever captures how a packet has ended that was told of before.
+    pub(super) fn tell_end(&mut self, seen: Seen, came_in: PortId, ending: Ending) {
+        if let Some(tap) = &mut self.tap {
+            tap.tell_end(seen, came_in, ending);
+        }
     }
 
     /// Sends an ARP request or a neighbour solicitation for `address` on the link of `port`.
@@ -546,6 +564,9 @@ impl<'a> Context<'a> {
 
     /// Sends a received packet and tells how it ended.
     fn send(&mut self, exit: Exit, verdict: Verdict, frame: &[u8]) -> Ending {
+        if let Exit::Wire(port) = exit {
+            self.out.seen.leaves_by = port;
+        }
         match self.out.send(exit, Origin::Received(self.port, verdict), frame) {
             Sent::Left => verdict.into(),
             Sent::InTransit => Ending::InTransit,

@@ -13,7 +13,7 @@ use super::{
     bell::Bell,
     burst::{BURST, Burst},
     filter::{filter, state::followed},
-    hand_over::{hand_over, hand_over_untagged},
+    hand_over::{hand_over, hand_over_tapped, hand_over_untagged},
     handover::{Exit, Origin, Receiver},
     idle::{Idle, Patience},
     messages::{ToKeeper, ToWorker},
@@ -25,8 +25,9 @@ use super::{
     reverse_path::reverse_path,
     rewrite::rewrite,
     route::route,
-    slow::{Context, Slow},
+    slow::{Context, Ending, Slow},
     sums::Samples,
+    tap::Seen,
     translate::stages::{inward, known, outward},
     untag::{next_group, untag},
     used::Used,
@@ -145,6 +146,7 @@ impl Worker {
         let tables = reader.sweep();
         out.follow(tables, generation, blocks);
         let mut packets = 0;
+        let tapped = slow.tap.is_some();
         for (number, input) in inputs.iter_mut().enumerate() {
             *at = Some(number);
             if !input.sync(keeper) {
@@ -157,9 +159,13 @@ impl Worker {
             while burst.advance() {
                 if input.wire {
                     let mut context = Context { tables, generation, out, port: input.port, blocks };
-                    from_wire(burst, input, &mut context, slow, used);
+                    if tapped {
+                        from_wire_tapped(burst, input, &mut context, slow, used);
+                    } else {
+                        from_wire(burst, input, &mut context, slow, used);
+                    }
                 } else {
-                    from_host(burst, input, out);
+                    from_host(burst, input, out, slow);
                 }
             }
             input.queue.ring.advance(taken);
@@ -196,6 +202,7 @@ impl Worker {
                 ToWorker::Stop => return false,
                 ToWorker::Look(look) => look.take(slow),
                 ToWorker::Failed { port, address } => slow.failed(&mut context, port, address),
+                ToWorker::Tap(tap) => slow.tap = tap,
                 ToWorker::Solicit { port, address } => slow.solicit(&mut context, port, address),
                 ToWorker::Plug { plug, answer } => answers.push((answer, self.plug(plug))),
             }
@@ -293,15 +300,34 @@ fn look_at_sums(burst: &Burst, input: &mut Input, tables: &Tables, keeper: &ToKe
 fn from_wire(burst: &mut Burst, input: &Input, context: &mut Context<'_>, slow: &mut Slow, used: &mut Used) {
     let ring = &input.queue.ring;
     match &context.tables.ports[usize::from(input.port)].trunk {
-        None => stages::<false>(burst, ring, context, &input.block, slow, used),
-        Some(trunk) => from_trunk(burst, ring, context, trunk, slow, used),
+        None => stages::<false, false>(burst, ring, context, &input.block, slow, used),
+        Some(trunk) => from_trunk::<false>(burst, ring, context, trunk, slow, used),
+    }
+}
+
+/// The same while somebody captures: each packet is copied as it came, and its ending told.
+#[inline(never)]
+fn from_wire_tapped(
+    burst: &mut Burst,
+    input: &Input,
+    context: &mut Context<'_>,
+    slow: &mut Slow,
+    used: &mut Used,
+) {
+    if let Some(tap) = &mut slow.tap {
+        tap.copy(burst);
+    }
+    let ring = &input.queue.ring;
+    match &context.tables.ports[usize::from(input.port)].trunk {
+        None => stages::<false, true>(burst, ring, context, &input.block, slow, used),
+        Some(trunk) => from_trunk::<true>(burst, ring, context, trunk, slow, used),
     }
 }
 
 /// Packets that came in by a port with VLANs: all stages, for the packets of one sub-port after the
 /// other, as if they had come in by a port of their own.
 #[inline(never)]
-fn from_trunk(
+fn from_trunk<const TAPPED: bool>(
     burst: &mut Burst,
     ring: &RxRing,
     context: &mut Context<'_>,
@@ -314,14 +340,14 @@ fn from_trunk(
     while let Some((port, packets)) = next_group(burst, &mut left) {
         burst.restrict(packets);
         context.port = port;
-        stages::<true>(burst, ring, context, &blocks[usize::from(port)], slow, used);
+        stages::<true, TAPPED>(burst, ring, context, &blocks[usize::from(port)], slow, used);
     }
 }
 
 /// The stages, for the burst's packets of the context's port: with `SOME`, those that the burst is
-/// restricted to, whose tags have been taken off.
+/// restricted to, whose tags have been taken off; with `TAPPED`, telling how each packet ends.
 #[inline(always)]
-fn stages<const SOME: bool>(
+fn stages<const SOME: bool, const TAPPED: bool>(
     burst: &mut Burst,
     ring: &RxRing,
     context: &mut Context<'_>,
@@ -358,14 +384,16 @@ fn stages<const SOME: bool>(
         outward(burst, flows, translator, clock);
     }
     rewrite(burst, tables);
-    if SOME {
+    if TAPPED {
+        hand_over_tapped::<SOME>(burst, ring, context.out, port, block, slow);
+    } else if SOME {
         hand_over_untagged(burst, ring, context.out, port, block);
     } else {
         hand_over(burst, ring, context.out, port, block);
     }
     used.mark(burst);
     if !burst.odd.is_empty() {
-        odd::<SOME>(burst, context, block, slow);
+        odd::<SOME, TAPPED>(burst, context, block, slow);
     }
     let packets = if SOME { burst.untagged.only.count_ones().into() } else { burst.len() as u64 };
     block.rx_packets.add(packets);
@@ -374,34 +402,56 @@ fn stages<const SOME: bool>(
 
 /// The careful path for the burst's odd packets.
 #[cold]
-fn odd<const SOME: bool>(burst: &mut Burst, context: &mut Context<'_>, block: &BlockRef, slow: &mut Slow) {
+fn odd<const SOME: bool, const TAPPED: bool>(
+    burst: &mut Burst,
+    context: &mut Context<'_>,
+    block: &BlockRef,
+    slow: &mut Slow,
+) {
     for at in burst.odd {
         context.out.priority = if SOME { burst.untagged.priority[at % BURST] } else { Priority::default() };
         if let Some(frame) = burst.frames().get_mut(at) {
-            slow.packet(context, frame).count(block);
+            if TAPPED && let Some(tap) = &slow.tap {
+                context.out.seen = Seen::new(tap.id(at));
+            }
+            let ending = slow.packet(context, frame);
+            ending.count(block);
+            if TAPPED && let Some(tap) = &mut slow.tap {
+                tap.tell(at, context.port, ending, context.out.seen.leaves_by);
+            }
         }
+    }
+    if TAPPED {
+        context.out.seen = Seen::NOT;
     }
     context.out.priority = Priority::default();
 }
 
 /// Packets that the host's own stack sends out of the port: they pass as they are.
 #[cold]
-fn from_host(burst: &mut Burst, input: &Input, out: &mut Outputs) {
+fn from_host(burst: &mut Burst, input: &Input, out: &mut Outputs, slow: &mut Slow) {
     let (port, block) = (input.port, &input.block);
+    if let Some(tap) = &mut slow.tap {
+        tap.copy(burst);
+    }
     for at in 0..burst.len() {
         let slot = input.queue.ring.index(burst.place(at as u8));
         let len = burst.frames()[at].len();
-        if out.forward(port, &input.queue.ring, slot, len) {
-            block.count(Verdict::FromHost, 1);
-            continue;
+        if let Some(tap) = &slow.tap {
+            out.seen = Seen::new(tap.id(at));
         }
         let origin = Origin::Received(port, Verdict::FromHost);
-        match out.forward_elsewhere(port, origin, &input.queue.ring, slot, len) {
-            Sent::Left => block.count(Verdict::FromHost, 1),
-            Sent::InTransit => block.handed_over.add(1),
-            Sent::Not(verdict) => block.count(verdict, 1),
+        let sent = match out.forward(port, &input.queue.ring, slot, len) {
+            true => Sent::Left,
+            false => out.forward_elsewhere(port, origin, &input.queue.ring, slot, len),
+        };
+        let ending = sent.ending(Verdict::FromHost);
+        ending.count(block);
+        if let Some(tap) = &mut slow.tap {
+            tap.tell(at, port, ending, port);
         }
     }
+    out.seen = Seen::NOT;
     block.from_host.add(burst.len() as u64);
 }
 
@@ -409,10 +459,13 @@ fn from_host(burst: &mut Burst, input: &Input, out: &mut Outputs) {
 #[cold]
 pub(super) fn take_over(packet: super::handover::Handed<'_>, context: &mut Context<'_>, slow: &mut Slow) {
     if let Exit::Worker { port, task } = packet.exit {
-        context.port = port;
+        (context.port, context.out.seen) = (port, packet.seen);
         let block = &context.blocks[usize::from(port)];
         block.taken_over.add(1);
-        slow.take_over(context, task, packet.bytes).count(block);
+        let ending = slow.take_over(context, task, packet.bytes);
+        ending.count(block);
+        let seen = std::mem::replace(&mut context.out.seen, Seen::NOT);
+        slow.tell_end(seen, port, ending);
         return;
     }
     let Origin::Received(port, verdict) = packet.origin else {
@@ -421,12 +474,17 @@ pub(super) fn take_over(packet: super::handover::Handed<'_>, context: &mut Conte
     };
     let block = &context.blocks[usize::from(port)];
     block.taken_over.add(1);
-    match context.out.send(packet.exit, packet.origin, packet.bytes) {
-        Sent::Left => block.count(verdict, 1),
-        Sent::Not(why) => block.count(why, 1),
-        // A ring has one owner, and packets are handed to that one.
-        Sent::InTransit => debug_assert!(!matches!(packet.exit, Exit::Wire(_)), "handed over twice"),
+    let ending = context.out.send(packet.exit, packet.origin, packet.bytes).ending(verdict);
+    let mut seen = packet.seen;
+    if let Exit::Wire(to) | Exit::Tagged(to) = packet.exit {
+        seen.leaves_by = to;
     }
+    match ending {
+        // A ring has one owner, and packets are handed to that one.
+        Ending::InTransit => debug_assert!(!matches!(packet.exit, Exit::Wire(_)), "handed over twice"),
+        ending => ending.count(block),
+    }
+    slow.tell_end(seen, port, ending);
 }
 
 /// Tells of a device that refused a sync.

@@ -8,6 +8,7 @@
 //! packets in must be the sum of the verdicts, those held and those in transit.
 #![cfg(target_os = "linux")]
 
+mod capture;
 mod changes;
 mod confined;
 mod control;

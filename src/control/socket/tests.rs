@@ -13,6 +13,7 @@ use super::*;
 use crate::{
     control::{
         Keeper, KeeperConfig, KeeperPort,
+        capture::Captures,
         diff::Comparison,
         kernel::RouteKind,
         rib::{PortSpec, StaticHop, StaticNeighbor, StaticRoute},
@@ -79,6 +80,7 @@ fn rig(routes: u32) -> Rig {
             stats,
             reloads: None,
             differ,
+            captures: Captures::default(),
             workers: Vec::new(),
             health: Box::new(|| (0, 0)),
         })

@@ -9,7 +9,7 @@ use super::*;
 const MS: u64 = 1_000_000;
 
 fn meta(from: PortId) -> Meta {
-    Meta { from, to: [10, 0, 0, 1].into(), made: false, priority: Priority::default() }
+    Meta { from, to: [10, 0, 0, 1].into(), made: false, priority: Priority::default(), seen: 0 }
 }
 
 fn ip(last: u8) -> IpAddr {

@@ -179,6 +179,7 @@ impl Slow {
         if total <= found.hop.max_len {
             return context.send(Exit::Wire(found.hop.port), Verdict::Forwarded, frame);
         }
+        context.out.seen.leaves_by = found.hop.port;
         fragment4(context, &mut self.scratch, frame, found.hop).into()
     }
 

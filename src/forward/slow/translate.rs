@@ -11,6 +11,7 @@ use crate::{
         handover::{CELL_BYTES, Exit, Origin, Task},
         icmp_error::Icmp4Error,
         outputs::Sent,
+        tap::Seen,
         translate::{
             Inward, Now, Outward,
             edit::{self, Side},
@@ -102,12 +103,15 @@ impl Slow {
 
     /// Deals with fragments whose first one has come.
     pub(super) fn go_on(&mut self, context: &mut Context<'_>) {
-        while let Some(Waiting { port, mut frame }) = self.released.pop_front() {
+        while let Some(Waiting { port, seen, mut frame }) = self.released.pop_front() {
             let before = std::mem::replace(&mut context.port, port);
+            let seen_before = std::mem::replace(&mut context.out.seen, Seen::new(seen));
             let ending = self.frame(context, &mut frame);
             let block = &context.blocks[usize::from(port)];
             block.held.sub(1);
             ending.count(block);
+            let seen = std::mem::replace(&mut context.out.seen, seen_before);
+            self.tell_end(seen, port, ending);
             context.port = before;
         }
     }
@@ -200,7 +204,8 @@ impl Slow {
             Inward::Host | Inward::Refused => Verdict::Unsolicited.into(),
             Inward::Full => Verdict::FlowsFull.into(),
             Inward::UnexpectedSyn => {
-                let held = self.translator.syns.hold(external, remote, context.port, original, now.time);
+                let came = (context.port, context.out.seen.id);
+                let held = self.translator.syns.hold((external, remote), came, original, now.time);
                 if held { Ending::Held } else { Verdict::Unsolicited.into() }
             }
         }
@@ -283,6 +288,7 @@ impl Slow {
             let block = &context.blocks[usize::from(syn.port)];
             block.held.sub(1);
             block.count(Verdict::Unsolicited, 1);
+            self.tell_end(Seen::new(syn.seen), syn.port, Verdict::Unsolicited.into());
         }
     }
 
@@ -384,7 +390,7 @@ impl Slow {
             self.released.extend(waiting);
             return Ok((ends, Some(piece)));
         }
-        match self.translator.pieces.later(datagram, context.port, frame, now) {
+        match self.translator.pieces.later(datagram, (context.port, context.out.seen.id), frame, now) {
             Fate::Known(piece) => Ok((ends_of(packet, piece), Some(piece))),
             Fate::Held => Err(Ending::Held),
             Fate::Full => Err(Verdict::OrphanFragment.into()),
@@ -399,12 +405,15 @@ impl Slow {
             let block = &context.blocks[usize::from(syn.port)];
             block.held.sub(1);
             let packet = syn.frame.get(ETHERNET..).unwrap_or_default();
-            self.refuse4(context, packet, Icmp4Error::PortUnreachable, Verdict::Unsolicited).count(block);
+            let ending = self.refuse4(context, packet, Icmp4Error::PortUnreachable, Verdict::Unsolicited);
+            ending.count(block);
+            self.tell_end(Seen::new(syn.seen), syn.port, ending);
         }
-        for port in self.translator.pieces.forget(now) {
+        for (port, seen) in self.translator.pieces.forget(now) {
             let block = &context.blocks[usize::from(port)];
             block.held.sub(1);
             block.count(Verdict::OrphanFragment, 1);
+            self.tell_end(Seen::new(seen), port, Verdict::OrphanFragment.into());
         }
     }
 }

@@ -39,6 +39,8 @@ pub struct Piece {
 pub struct Waiting {
     /// The port that it came in by.
     pub port: PortId,
+    /// Its number in a capture; 0 for none.
+    pub seen: u64,
     /// The frame as it came.
     pub frame: Vec<u8>,
 }
@@ -106,8 +108,8 @@ impl Pieces {
         (piece, std::mem::take(&mut known.waiting))
     }
 
-    /// A later fragment.
-    pub fn later(&mut self, datagram: Datagram, port: PortId, frame: &[u8], now: u32) -> Fate {
+    /// A later fragment, which came in by a port and has a number in a capture.
+    pub fn later(&mut self, datagram: Datagram, (port, seen): (PortId, u64), frame: &[u8], now: u32) -> Fate {
         if let Some(Known { piece: Some(piece), .. }) = self.datagrams.get(&datagram) {
             return Fate::Known(*piece);
         }
@@ -123,14 +125,15 @@ impl Pieces {
         if known.waiting.len() >= HELD_OF_ONE {
             return Fate::Full;
         }
-        known.waiting.push(Waiting { port, frame: frame.to_vec() });
+        known.waiting.push(Waiting { port, seen, frame: frame.to_vec() });
         self.held += 1;
         Fate::Held
     }
 
-    /// Forgets what is old; gives the ports of the fragments that waited in vain. Does nothing more
+    /// Forgets what is old; gives the ports of the fragments that waited in vain, and their
+    /// numbers in a capture. Does nothing more
     /// often than every half second.
-    pub fn forget(&mut self, now: u32) -> Vec<PortId> {
+    pub fn forget(&mut self, now: u32) -> Vec<(PortId, u64)> {
         let mut lost = Vec::new();
         if self.datagrams.is_empty() || now.wrapping_sub(self.cleaned) < 500 {
             return lost;
@@ -140,7 +143,7 @@ impl Pieces {
             let age = now.wrapping_sub(known.since);
             let keep = age < if known.piece.is_some() { REMEMBERED } else { WAIT };
             if !keep {
-                lost.extend(known.waiting.iter().map(|waiting| waiting.port));
+                lost.extend(known.waiting.iter().map(|waiting| (waiting.port, waiting.seen)));
             }
             keep
         });
@@ -164,12 +167,12 @@ mod tests {
     #[test]
     fn rule_50_later_fragments_wait_for_the_first_and_go_by_it() {
         let mut pieces = Pieces::default();
-        assert_eq!(pieces.later(ONE, 5, &[1], 0), Fate::Held);
-        assert_eq!(pieces.later(ONE, 5, &[2], 0), Fate::Held);
+        assert_eq!(pieces.later(ONE, (5, 0), &[1], 0), Fate::Held);
+        assert_eq!(pieces.later(ONE, (5, 0), &[2], 0), Fate::Held);
         let (piece, waited) = pieces.first(ONE, (10, 20), || 77, 100);
         assert_eq!(piece, Piece { from: 10, to: 20, id: 77 });
         assert_eq!(waited.iter().map(|w| w.frame[0]).collect::<Vec<_>>(), [1, 2]);
-        assert_eq!(pieces.later(ONE, 5, &[3], 200), Fate::Known(piece));
+        assert_eq!(pieces.later(ONE, (5, 0), &[3], 200), Fate::Known(piece));
         assert_eq!(pieces.first(ONE, (10, 20), || 78, 300).0, piece);
         assert!(!pieces.holds());
         assert!(pieces.forget(10_000).is_empty());
@@ -180,7 +183,7 @@ mod tests {
     fn what_is_held_is_bounded_and_given_up() {
         let mut pieces = Pieces::default();
         let of = |id| (1, 2, 17, id);
-        let held = (0..2000u16).filter(|n| pieces.later(of(n / 60), 3, &[0], 0) == Fate::Held).count();
+        let held = (0..2000u16).filter(|n| pieces.later(of(n / 60), (3, 0), &[0], 0) == Fate::Held).count();
         assert_eq!(held, HELD);
         assert_eq!(pieces.forget(WAIT).len(), HELD);
         assert!(pieces.is_empty() && !pieces.holds());
@@ -188,6 +191,6 @@ mod tests {
             pieces.first(of(n), (1, 2), || 1, 0);
         }
         assert_eq!(pieces.datagrams.len(), DATAGRAMS);
-        assert_eq!(pieces.later(of(19_999), 3, &[0], 0), Fate::Full);
+        assert_eq!(pieces.later(of(19_999), (3, 0), &[0], 0), Fate::Full);
     }
 }

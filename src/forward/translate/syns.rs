@@ -24,6 +24,8 @@ pub struct Syn {
     pub remote: End4,
     /// The port it came in by.
     pub port: PortId,
+    /// Its number in a capture; 0 for none.
+    pub seen: u64,
     since: u32,
     /// The frame as it came.
     pub frame: Vec<u8>,
@@ -40,14 +42,20 @@ impl Syns {
         self.0.is_empty()
     }
 
-    /// Holds a SYN. `false` when it is not held: there are too many, the same one is held already,
+    /// Holds a SYN between these ends, which `came` in by a port and has a number in a capture. `false` when it is not held: there are too many, the same one is held already,
     /// or it is too long.
-    pub fn hold(&mut self, external: End4, remote: End4, port: PortId, frame: &[u8], now: u32) -> bool {
+    pub fn hold(
+        &mut self,
+        (external, remote): (End4, End4),
+        (port, seen): (PortId, u64),
+        frame: &[u8],
+        now: u32,
+    ) -> bool {
         let same = |syn: &Syn| (syn.external, syn.remote) == (external, remote);
         if self.0.len() >= MOST || frame.len() > LONGEST || self.0.iter().any(same) {
             return false;
         }
-        self.0.push_back(Syn { external, remote, port, since: now, frame: frame.to_vec() });
+        self.0.push_back(Syn { external, remote, port, seen, since: now, frame: frame.to_vec() });
         true
     }
 
@@ -72,9 +80,9 @@ mod tests {
     fn rule_52_a_syn_is_held_for_six_seconds_unless_the_inside_opens_too() {
         let (external, mut syns) = (End4::new(1, 2), Syns::default());
         for n in 0..3 {
-            assert!(syns.hold(external, End4::new(9, n), 0, &[n as u8], 1000));
+            assert!(syns.hold((external, End4::new(9, n)), (0, 0), &[n as u8], 1000));
         }
-        assert!(!syns.hold(external, End4::new(9, 1), 0, &[1], 1000), "again");
+        assert!(!syns.hold((external, End4::new(9, 1)), (0, 0), &[1], 1000), "again");
         assert_eq!(syns.take(external, End4::new(9, 1)).unwrap().frame, [1]);
         assert!(syns.take_due(6999).is_none());
         assert_eq!(syns.take_due(7000).unwrap().frame, [0]);
@@ -85,9 +93,9 @@ mod tests {
     #[test]
     fn no_more_are_held_than_there_is_room_for() {
         let mut syns = Syns::default();
-        let held =
-            (0..10_000).filter(|n| syns.hold(End4::new(1, 2), End4::new(*n, 3), 0, &[0; 60], 0)).count();
+        let ends = |n| (End4::new(1, 2), End4::new(n, 3));
+        let held = (0..10_000).filter(|n| syns.hold(ends(*n), (0, 0), &[0; 60], 0)).count();
         assert_eq!(held, MOST);
-        assert!(!Syns::default().hold(End4::new(1, 2), End4::new(1, 3), 0, &[0; 300], 0));
+        assert!(!Syns::default().hold(ends(1), (0, 0), &[0; 300], 0));
     }
 }
