@@ -100,6 +100,12 @@ tested() {
     "$cargo" test --locked --workspace --no-fail-fast -- --show-output
 }
 
+# What every way through the worker executes, counted in the build that the tests have made, may not
+# be more than what is recorded.
+counted() {
+    "$target/debug/sweepd-bench" locked --check --brief
+}
+
 # The publication of tables, in every order of the memory model.
 modelled() {
     RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR="$target/loom" "$cargo" test --locked --manifest-path loom/Cargo.toml &&
@@ -204,7 +210,7 @@ step lint linted
 step docs documented
 step built built
 wait $!
-for name in tests:tested fuzz:fuzzed manuals:manuals makefile:makefile scripts:scripts install:installed ports:ports debian:debian; do
+for name in tests:tested counts:counted fuzz:fuzzed manuals:manuals makefile:makefile scripts:scripts install:installed ports:ports debian:debian; do
     step "${name%:*}" "${name#*:}"
 done
 

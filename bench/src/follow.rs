@@ -12,7 +12,7 @@ mod load;
 mod probe;
 #[path = "../../tests/common/rtnetlink.rs"]
 mod rtnetlink;
-mod space;
+pub mod space;
 
 use std::{
     fs, io,

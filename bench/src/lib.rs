@@ -20,3 +20,5 @@ pub mod single;
 pub mod stepper;
 pub mod sweep;
 pub mod traffic;
+#[cfg(target_os = "linux")]
+pub mod veth;

@@ -3,10 +3,12 @@
 //! that the costly ones are in.
 //!
 //! With `--check` the counts are held against those recorded in `bench/locked.csv`: no way may
-//! gain a locked instruction, a fence or a system call, or 2 % more instructions. The compiler has
-//! its moods, so instructions are compared only where the compiler is the recorded one.
+//! gain a locked instruction, a fence or a system call, or 2 % more instructions. Compilers have
+//! their moods, and code chooses its instructions by the processor's features, so instructions are
+//! compared only where both are the recorded ones. The build of the tests and an optimised one are
+//! recorded beside each other.
 
-use std::{collections::HashMap, fs, io, path::PathBuf};
+use std::{collections::HashMap, fmt, fs, io, path::PathBuf};
 
 use clap::Args;
 use sweepd::forward::burst::Burst;
@@ -33,6 +35,9 @@ pub struct Locked {
     /// Record the counts
     #[arg(long)]
     record: bool,
+    /// Leave out in which functions they are
+    #[arg(long)]
+    brief: bool,
     /// The recorded counts
     #[arg(long, default_value = "bench/locked.csv")]
     file: PathBuf,
@@ -70,7 +75,7 @@ impl Line {
     }
 
     /// What is worse here than in `recorded`.
-    fn worse(&self, recorded: &Self, same_compiler: bool) -> Option<String> {
+    fn worse(&self, recorded: &Self, same_place: bool) -> Option<String> {
         let more = |what: &str, now: f64, then: f64, factor: f64| {
             (now > then * factor + 0.005)
                 .then(|| format!("{}: {now:.2} {what} a packet, recorded {then:.2}", self.name))
@@ -79,7 +84,7 @@ impl Line {
             .or_else(|| more("fences", self.fences, recorded.fences, 1.0))
             .or_else(|| more("system calls", self.syscalls, recorded.syscalls, 1.0))
             .or_else(|| {
-                more("instructions", self.instructions, recorded.instructions, MORE).filter(|_| same_compiler)
+                more("instructions", self.instructions, recorded.instructions, MORE).filter(|_| same_place)
             })
     }
 }
@@ -90,12 +95,7 @@ impl Locked {
     /// # Errors
     /// Instructions cannot be counted here, or with `--check` there are more than recorded.
     pub fn run(&self) -> io::Result<()> {
-        if cfg!(debug_assertions) {
-            return Err(io::Error::other(
-                "this is no optimised build: cargo run --release -p sweepd-bench -- locked",
-            ));
-        }
-        println!("a packet, counted one instruction at a time");
+        println!("a packet, counted one instruction at a time; {}", Place::here());
         println!("{:28}{:>13}{:>9}{:>9}{:>14}", "", "instructions", "locked", "fences", "system calls");
         let (mut lines, mut traces) = (Vec::new(), Vec::new());
         for way in paths::all() {
@@ -104,41 +104,175 @@ impl Locked {
             traces.push((way.name, way.packets, trace));
         }
         for discipline in Discipline::ALL {
-            let name = format!("ipv4, discipline {}", discipline.name());
+            let name = format!("ipv4; discipline {}", discipline.name());
             let (trace, packets) = by_discipline(discipline)?;
             lines.push(print(Line::new(&name, &trace, packets)));
         }
-        for (name, packets, trace) in &traces {
-            offenders(name, *packets, trace);
+        if !self.brief {
+            for (name, packets, trace) in &traces {
+                offenders(name, *packets, trace);
+            }
         }
+        let here = Place::here();
         if self.record {
-            fs::write(&self.file, recorded(&lines))?;
+            let text = fs::read_to_string(&self.file).unwrap_or_default();
+            fs::write(&self.file, Records::parse(&text).with(Record { place: here, lines }).text())?;
             println!("\nrecorded in {}", self.file.display());
+            return Ok(());
         }
-        if self.check { self.compare(&lines) } else { Ok(()) }
+        if self.check { self.compare(&here, &lines) } else { Ok(()) }
     }
 
-    fn compare(&self, lines: &[Line]) -> io::Result<()> {
+    fn compare(&self, here: &Place, lines: &[Line]) -> io::Result<()> {
         let text = fs::read_to_string(&self.file)
             .map_err(|e| io::Error::other(format!("{}: {e}; --record makes it", self.file.display())))?;
-        let same_compiler = text.lines().next() == Some(&compiler());
-        if !same_compiler {
-            println!("\nSKIPPED: instruction counts, which were recorded with another compiler");
+        let records = Records::parse(&text);
+        let Some(record) = records.nearest(here) else {
+            return Err(io::Error::other(format!(
+                "{}: there is no record in it; --record makes one",
+                self.file.display()
+            )));
+        };
+        let same = record.place == *here;
+        if !same {
+            println!("\nSKIPPED: instructions a packet, which were recorded with {}", record.place);
         }
-        let recorded: HashMap<String, Line> =
-            text.lines().filter_map(Line::parse).map(|line| (line.name.clone(), line)).collect();
         let worse: Vec<String> = lines
             .iter()
-            .filter_map(|line| match recorded.get(&line.name) {
-                Some(recorded) => line.worse(recorded, same_compiler),
-                None => Some(format!("{}: not recorded; sweepd-bench locked --record", line.name)),
+            .filter_map(|line| match record.lines.iter().find(|l| l.name == line.name) {
+                Some(recorded) => line.worse(recorded, same),
+                None => Some(format!("{}: not recorded", line.name)),
             })
             .collect();
         if !worse.is_empty() {
-            return Err(io::Error::other(worse.join("; ")));
+            return Err(io::Error::other(format!(
+                "{}\nif it has to be so, record anew: CONTRIBUTING.md says how",
+                worse.join("\n")
+            )));
         }
         println!("\nnothing is above what is recorded in {}", self.file.display());
         Ok(())
+    }
+}
+
+/// What the number of instructions depends on besides the source.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Place {
+    /// Whether the build is optimised, or that of the tests.
+    optimised: bool,
+    /// The compiler's own words.
+    compiler: String,
+    /// The C library, whose copying is counted as well.
+    libc: String,
+    /// The processor's features by which code is chosen.
+    features: String,
+}
+
+impl Place {
+    /// This program, on this machine.
+    fn here() -> Self {
+        let said = std::process::Command::new("rustc").arg("--version").output();
+        let compiler = said.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+        Self {
+            optimised: !cfg!(debug_assertions),
+            compiler: compiler.unwrap_or_else(|_| "unknown compiler".into()),
+            libc: libc_version(),
+            features: features(),
+        }
+    }
+
+    fn build(&self) -> &'static str {
+        if self.optimised { "optimised build" } else { "build of the tests" }
+    }
+
+    /// As [`fmt::Display`] writes it.
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split("; ").map(str::to_owned);
+        let optimised = parts.next()? == "optimised build";
+        Some(Self { optimised, compiler: parts.next()?, libc: parts.next()?, features: parts.next()? })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}; {}; {}", self.build(), self.compiler, self.libc, self.features)
+    }
+}
+
+#[cfg(target_env = "gnu")]
+fn libc_version() -> String {
+    // SAFETY: gives a pointer to a string that lives for ever.
+    let version = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
+    format!("glibc {}", version.to_string_lossy())
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn libc_version() -> String {
+    "another C library".into()
+}
+
+/// Those that our code asks for, and those by which the C library chooses how to copy.
+fn features() -> String {
+    #[cfg(target_arch = "x86_64")]
+    {
+        macro_rules! those {
+            ($($name:tt)*) => {
+                [$(($name, std::is_x86_feature_detected!($name))),*]
+            };
+        }
+        let all = those!("popcnt" "bmi1" "bmi2" "avx" "avx2" "avx512f" "avx512vl" "avx512bw" "ermsb");
+        let there: Vec<&str> = all.iter().filter(|(_, there)| *there).map(|(name, _)| *name).collect();
+        there.join(" ")
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    String::new()
+}
+
+/// What one build executed on one machine.
+struct Record {
+    place: Place,
+    lines: Vec<Line>,
+}
+
+/// The recorded counts: at most one record of each build.
+#[derive(Default)]
+struct Records(Vec<Record>);
+
+impl Records {
+    fn parse(text: &str) -> Self {
+        let mut records = Self::default();
+        for line in text.lines() {
+            if let Some(place) = line.strip_prefix("# ").and_then(Place::parse) {
+                records.0.push(Record { place, lines: Vec::new() });
+            } else if let (Some(record), Some(line)) = (records.0.last_mut(), Line::parse(line)) {
+                record.lines.push(line);
+            }
+        }
+        records
+    }
+
+    /// The record of the same build, else the other.
+    fn nearest(&self, place: &Place) -> Option<&Record> {
+        self.0.iter().find(|r| r.place.optimised == place.optimised).or(self.0.first())
+    }
+
+    /// With this record in the place of the one of the same build.
+    fn with(mut self, record: Record) -> Self {
+        self.0.retain(|r| r.place.optimised != record.place.optimised);
+        self.0.push(record);
+        self.0.sort_by_key(|r| r.place.optimised);
+        self
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::from("way,instructions,locked,fences,system calls\n");
+        for Record { place, lines } in &self.0 {
+            text += &format!("# {place}\n");
+            for Line { name, instructions, locked, fences, syscalls } in lines {
+                text += &format!("{name},{instructions:.2},{locked:.2},{fences:.2},{syscalls:.2}\n");
+            }
+        }
+        text
     }
 }
 
@@ -148,23 +282,6 @@ fn print(line: Line) -> Line {
         line.name, line.instructions, line.locked, line.fences, line.syscalls
     );
     line
-}
-
-fn recorded(lines: &[Line]) -> String {
-    let mut text = format!("{}\nway,instructions,locked,fences,system calls\n", compiler());
-    for line in lines {
-        let Line { name, instructions, locked, fences, syscalls } = line;
-        text +=
-            &format!("{},{instructions:.2},{locked:.2},{fences:.2},{syscalls:.2}\n", name.replace(',', ";"));
-    }
-    text
-}
-
-/// The compiler's own words, as the first line of the record.
-fn compiler() -> String {
-    let said = std::process::Command::new("rustc").arg("--version").output();
-    let said = said.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    format!("# {}", said.unwrap_or_else(|_| "unknown compiler".into()))
 }
 
 /// One steady sweep of the way's packets.
@@ -234,11 +351,35 @@ mod tests {
         Line { name: "ipv4".into(), instructions, locked, fences: 0.0, syscalls: 0.0 }
     }
 
+    fn place(optimised: bool) -> Place {
+        Place {
+            optimised,
+            compiler: "rustc 1.95.0".into(),
+            libc: "glibc 2.36".into(),
+            features: "avx2".into(),
+        }
+    }
+
     #[test]
     fn a_record_is_read_as_it_was_written() {
-        let lines = [line(285.25, 0.0), line(300.5, 8.0)];
-        let read: Vec<_> = recorded(&lines).lines().filter_map(Line::parse).collect();
-        assert_eq!(read, lines);
+        let lines = vec![line(285.25, 0.0), line(300.5, 8.0)];
+        let records = Records::default()
+            .with(Record { place: place(true), lines: vec![line(9.0, 0.0)] })
+            .with(Record { place: place(false), lines: lines.clone() });
+        let read = Records::parse(&records.text());
+        assert_eq!(read.text(), records.text());
+        let nearest = read.nearest(&place(false)).unwrap();
+        assert_eq!((&nearest.place, &nearest.lines), (&place(false), &lines));
+    }
+
+    #[test]
+    fn a_new_record_takes_the_place_of_its_builds_last_one() {
+        let record = |optimised, n| Record { place: place(optimised), lines: vec![line(n, 0.0)] };
+        let records = Records::default().with(record(true, 1.0)).with(record(false, 2.0));
+        let records = records.with(record(true, 3.0));
+        assert_eq!(records.0.len(), 2);
+        assert_eq!(records.nearest(&place(true)).unwrap().lines[0].instructions, 3.0);
+        assert_eq!(records.nearest(&place(false)).unwrap().lines[0].instructions, 2.0);
     }
 
     #[test]

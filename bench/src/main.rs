@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-#[cfg(target_os = "linux")]
-use sweepd_bench::follow;
 use sweepd_bench::{acl, gateway, heap, locked, lookup, peers, r530, rfc2544, sweep};
+#[cfg(target_os = "linux")]
+use sweepd_bench::{follow, veth};
 
 /// Counted, so that the tables of others can be measured.
 #[global_allocator]
@@ -33,6 +33,8 @@ enum Benchmark {
     Loop,
     #[cfg(target_os = "linux")]
     Follow(follow::Follow),
+    #[cfg(target_os = "linux")]
+    Veth(veth::Veth),
 }
 
 fn main() -> ExitCode {
@@ -47,6 +49,8 @@ fn main() -> ExitCode {
         Benchmark::Loop => sweep::run(),
         #[cfg(target_os = "linux")]
         Benchmark::Follow(follow) => follow.run(),
+        #[cfg(target_os = "linux")]
+        Benchmark::Veth(veth) => veth.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

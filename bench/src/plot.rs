@@ -2,7 +2,11 @@
 
 use std::{io, path::Path};
 
-use plotters::{coord::ranged1d::Ranged, prelude::*};
+use plotters::{
+    coord::ranged1d::Ranged,
+    prelude::*,
+    style::text_anchor::{HPos, Pos, VPos},
+};
 
 /// One line of a plot.
 pub struct Series {
@@ -92,6 +96,78 @@ fn draw_over_time(
     }
     legend(&mut chart)?;
     root.present()?;
+    Ok(())
+}
+
+/// One bar of a plot.
+pub struct Bar {
+    /// Bars of one group stand together, under its name, and have one color.
+    pub group: String,
+    /// What stands beside it.
+    pub name: String,
+    /// Its length.
+    pub value: f64,
+    /// The range of the values that it is the median of.
+    pub low: f64,
+    /// As above.
+    pub high: f64,
+}
+
+/// Draws bars from left to right, one under the other, with a whisker from `low` to `high`.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn bars(path: &Path, title: &str, x: &str, bars: &[Bar]) -> io::Result<()> {
+    draw_bars(path, title, x, bars).map_err(|e| io::Error::other(format!("{}: {e}", path.display())))
+}
+
+fn draw_bars(path: &Path, title: &str, x: &str, bars: &[Bar]) -> Result<(), Box<dyn std::error::Error>> {
+    let mut groups: Vec<&str> = Vec::new();
+    for bar in bars {
+        if !groups.contains(&bar.group.as_str()) {
+            groups.push(&bar.group);
+        }
+    }
+    // A line for each bar, and one for each group's name.
+    let rows = bars.len() + groups.len();
+    let longest = bars.iter().map(|bar| bar.high.max(bar.value)).fold(0.0, f64::max).max(1e-9) * 1.1;
+    let root = SVGBackend::new(path, (720, 90 + 24 * rows as u32)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&root)
+        .caption(title, ("sans-serif", 18))
+        .margin(12)
+        .margin_left(230)
+        .x_label_area_size(44)
+        .build_cartesian_2d(0.0..longest, 0.0..rows as f64)?;
+    chart.configure_mesh().x_desc(x).disable_y_mesh().disable_y_axis().light_line_style(WHITE).draw()?;
+    let mut row = rows as f64;
+    for (n, group) in groups.iter().enumerate() {
+        let color = Palette99::pick(n).to_rgba();
+        row -= 1.0;
+        label(&root, group, chart.backend_coord(&(0.0, row + 0.5)), 14)?;
+        for bar in bars.iter().filter(|bar| bar.group == *group) {
+            row -= 1.0;
+            label(&root, &bar.name, chart.backend_coord(&(0.0, row + 0.5)), 12)?;
+            let middle = row + 0.5;
+            chart.draw_series([
+                Rectangle::new([(0.0, row + 0.15), (bar.value, row + 0.85)], color.filled()),
+                Rectangle::new([(bar.low, middle - 0.02), (bar.high, middle + 0.02)], BLACK.filled()),
+            ])?;
+        }
+    }
+    root.present()?;
+    Ok(())
+}
+
+/// Writes `text` so that it ends at this place.
+fn label(
+    root: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
+    text: &str,
+    (x, y): (i32, i32),
+    size: u32,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let style = ("sans-serif", size).into_text_style(root).pos(Pos::new(HPos::Right, VPos::Center));
+    root.draw(&Text::new(text.to_owned(), (x - 8, y), style))?;
     Ok(())
 }
 

@@ -35,8 +35,8 @@ struct Place {
 
 impl Place {
     fn new() -> io::Result<Self> {
-        let router = Space::new("router")?;
-        let hosts = [Space::new("h1")?, Space::new("h2")?, Space::new("h3")?];
+        let router = Space::new("follow", "router")?;
+        let hosts = [Space::new("follow", "h1")?, Space::new("follow", "h2")?, Space::new("follow", "h3")?];
         let mut ports = Vec::new();
         for (n, host) in (1..).zip(&hosts) {
             let mac = format!("02:00:00:00:01:{n:02}");

@@ -79,7 +79,7 @@ pub struct Sample {
 
 /// The router's namespace, with an interface for each of the rig's ports.
 fn place() -> io::Result<(Space, Ways)> {
-    let router = Space::new("load")?;
+    let router = Space::new("follow", "load")?;
     let mut ways = Vec::new();
     for (n, name) in rig::names().into_iter().enumerate() {
         router.ip(&format!("link add {name} type veth peer name far{n}"))?;

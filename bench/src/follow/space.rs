@@ -19,12 +19,12 @@ use super::NEXT_HOPS;
 pub struct Space(String);
 
 impl Space {
-    /// A new one; `what` tells it from this process's others.
+    /// A new one of the benchmark `of`; `what` tells it from this process's others.
     ///
     /// # Errors
     /// When `ip` cannot make it.
-    pub fn new(what: &str) -> io::Result<Self> {
-        let space = Self(format!("follow_{}_{what}", std::process::id()));
+    pub fn new(of: &str, what: &str) -> io::Result<Self> {
+        let space = Self(format!("{of}_{}_{what}", std::process::id()));
         run(&format!("ip netns add {}", space.0))?;
         space.ip("link set lo up")?;
         Ok(space)

@@ -45,8 +45,11 @@ pub fn start(case: &Case) -> Result<Vec<Box<dyn Peer>>, String> {
     Ok(peers)
 }
 
-/// The program, built once, below the build directory.
-fn build() -> Result<PathBuf, String> {
+/// The program, built below the build directory.
+///
+/// # Errors
+/// Why it cannot be built here.
+pub fn build() -> Result<PathBuf, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("no project")?;
     let target = env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
     let place = target.join("dpdk");

@@ -7,7 +7,7 @@
 //! the devices cost by themselves stands beside, so that it can be taken away. Processes that wait
 //! for their turn are stopped.
 
-mod dpdk;
+pub mod dpdk;
 
 use std::{
     io,
