@@ -15,7 +15,7 @@ help:
 	@echo 'make run      build, then route made-up traffic and show the live counter (Ctrl-C ends it)'
 	@echo 'make test     every check and test; as root it installs what it needs and tests real interfaces'
 	@echo 'make lab      two hosts and a router in network namespaces: ping, traceroute, iperf3 (as root)'
-	@echo 'make bench    tables, loop and the R530 comparison, measured; needs a quiet machine'
+	@echo 'make bench    everything measured, into docs/performance.md (as root, on a quiet machine)'
 	@echo 'make bench-follow   following the kernel, with a full Internet table (as root)'
 	@echo 'make fuzz     the fuzz targets, FUZZ_SECONDS=$(FUZZ_SECONDS) each'
 	@echo 'make freebsd  type-check and lint for FreeBSD, from Debian on x86-64 (downloads 0.5 GB)'
@@ -37,11 +37,10 @@ lab:
 	@scripts/lab.sh demo
 
 bench:
-	$(CARGO) build --release --locked --package sweepd-bench
-	@$(TARGET)/release/sweepd-bench lookup
-	@$(TARGET)/release/sweepd-bench loop
-	@$(TARGET)/release/sweepd-bench r530
-	@$(TARGET)/release/sweepd-bench gateway
+	$(CARGO) build --release --locked --package sweepd --package sweepd-bench
+	@[ "$$(id -u)" -ne 0 ] || scripts/deps.sh bench
+	@CARGO='$(CARGO)' scripts/tables.sh
+	@$(TARGET)/release/sweepd-bench report --document docs/performance.md
 
 bench-follow:
 	$(CARGO) build --release --locked --package sweepd --package sweepd-bench

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Installs the Debian packages that the lab and its tests use, and with the argument "all" those
-# that `make test` uses besides, when run as root; what is there already stays as it is. Otherwise
-# says what is missing. Exits 0 when nothing is missing but routing daemons (BIRD, FRR): the tests
-# that use these say so themselves. Services that come with packages are neither started nor
+# Installs the Debian packages that the lab and its tests use, with the argument "all" those that
+# `make test` uses besides, and with "bench" those of `make bench`, when run as root; what is there
+# already stays as it is. Otherwise says what is missing. Exits 0 when nothing is missing but routing
+# daemons (BIRD, FRR) or what a benchmark compares with: who uses these says so. Services that come with packages are neither started nor
 # enabled.
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
@@ -25,11 +25,18 @@ bmake bmake"
     daemons='bird bird2
 /usr/lib/frr/zebra frr'
 fi
+if [ "${1:-}" = bench ]; then
+    daemons='clang clang
+/usr/include/bpf/bpf_helpers.h libbpf-dev
+/usr/include/dpdk/rte_lpm.h libdpdk-dev
+dpdk-testpmd dpdk
+pkg-config pkg-config'
+fi
 
 # missing TOOLS: the packages that are.
 missing() {
     echo "$1" | while read -r tool package; do
-        [ -z "$tool" ] || command -v "$tool" >/dev/null 2>&1 || echo "$package"
+        [ -z "$tool" ] || command -v "$tool" >/dev/null 2>&1 || [ -e "$tool" ] || echo "$package"
     done | xargs
 }
 
@@ -84,7 +91,7 @@ if [ -n "$wanted" ]; then
     # shellcheck disable=SC2086
     disable $wanted
     wanted=$(missing "$daemons")
-    [ -z "$wanted" ] || echo "without $wanted: routing daemons beside sweepd are not tested"
+    [ -z "$wanted" ] || echo "without $wanted: what needs them is left out"
 fi
 
 packages=$(missing "$tools")

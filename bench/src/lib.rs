@@ -13,6 +13,7 @@ pub mod paths;
 pub mod peers;
 pub mod plot;
 pub mod r530;
+pub mod report;
 pub mod rfc2544;
 pub mod rig;
 pub mod rivals;

@@ -47,6 +47,9 @@ pub struct Lookup {
     /// IPv6 prefixes from a file, likewise
     #[arg(long)]
     table6: Option<PathBuf>,
+    /// Where to write the data of the comparison
+    #[arg(long, default_value = "bench/results")]
+    out: PathBuf,
 }
 
 /// What both tables can do.
@@ -99,7 +102,10 @@ table!(Fib4, u32);
 table!(Fib6, u128);
 
 impl Lookup {
-    /// Measures and prints.
+    /// Measures, prints, and writes `lookup.csv`.
+    ///
+    /// # Errors
+    /// When a file cannot be read or written, there is not enough memory, or two tables disagree.
     pub fn run(&self) -> std::io::Result<()> {
         let prefixes4 = match &self.table4 {
             Some(file) => recorded::ipv4(file, self.next_hops)?,
@@ -109,17 +115,25 @@ impl Lookup {
             Some(file) => recorded::ipv6(file, self.next_hops)?,
             None => synthetic::ipv6(self.prefixes6, self.next_hops, self.seed),
         };
+        let mut csv = String::from(
+            "family,prefixes,table,bytes,build_ms,update_p50_ns,update_p99_ns,trace,million_lookups_per_s\n",
+        );
         for _ in 0..self.rounds {
-            self.ipv4(&prefixes4)?;
-            self.ipv6(&prefixes6)?;
+            csv += &self.ipv4(&prefixes4)?;
+            csv += &self.ipv6(&prefixes6)?;
+        }
+        if self.against > 0 {
+            std::fs::create_dir_all(&self.out)?;
+            std::fs::write(self.out.join("lookup.csv"), csv)?;
+            println!("\nwritten: {}", self.out.join("lookup.csv").display());
         }
         Ok(())
     }
 
-    fn ipv4(&self, prefixes: &Prefixes4) -> std::io::Result<()> {
+    fn ipv4(&self, prefixes: &Prefixes4) -> std::io::Result<String> {
         let mut fib = Fib4::new()?;
         println!("IPv4, {} prefixes", prefixes.len());
-        let mut theirs = Ok(());
+        let mut theirs = Ok(String::new());
         self.table(&mut fib, prefixes, |fib, traces| {
             print_lookups("", fib, traces);
             if self.against > 0 {
@@ -129,10 +143,10 @@ impl Lookup {
         theirs
     }
 
-    fn ipv6(&self, prefixes: &Prefixes6) -> std::io::Result<()> {
+    fn ipv6(&self, prefixes: &Prefixes6) -> std::io::Result<String> {
         let mut fib = Fib6::new()?;
         println!("IPv6, {} prefixes", prefixes.len());
-        let mut theirs = Ok(());
+        let mut theirs = Ok(String::new());
         self.table(&mut fib, prefixes, |fib, traces| {
             let best = fib.instructions();
             for name in ["avx512", "avx2", "plain"] {

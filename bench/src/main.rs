@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use sweepd_bench::{acl, gateway, heap, locked, lookup, peers, r530, rfc2544, sweep};
+use sweepd_bench::{acl, gateway, heap, locked, lookup, peers, r530, report, rfc2544, sweep};
 #[cfg(target_os = "linux")]
 use sweepd_bench::{follow, veth};
 
@@ -29,8 +29,8 @@ enum Benchmark {
     Peers(peers::Peers),
     R530(r530::R530),
     Rfc2544(rfc2544::Rfc2544),
-    /// Measure the worker's loop against one that takes one packet after the other
-    Loop,
+    Loop(sweep::Loop),
+    Report(report::All),
     #[cfg(target_os = "linux")]
     Follow(follow::Follow),
     #[cfg(target_os = "linux")]
@@ -46,7 +46,8 @@ fn main() -> ExitCode {
         Benchmark::Peers(peers) => peers.run(),
         Benchmark::R530(r530) => r530.run(),
         Benchmark::Rfc2544(rfc2544) => rfc2544.run(),
-        Benchmark::Loop => sweep::run(),
+        Benchmark::Loop(each) => each.run(),
+        Benchmark::Report(all) => all.run(),
         #[cfg(target_os = "linux")]
         Benchmark::Follow(follow) => follow.run(),
         #[cfg(target_os = "linux")]

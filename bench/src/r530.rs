@@ -90,6 +90,10 @@ const FRAMES: [Frames; 2] = [
     Frames { name: "64-byte frame", bytes: 60, counted: 64 },
 ];
 
+/// Packets a second that are offered while the live counter's rows are printed: from below to far
+/// above what any discipline forwards.
+const LOADS: [u64; 6] = [500_000, 2_000_000, 8_000_000, 32_000_000, 128_000_000, 256_000_000];
+
 /// One measured point.
 struct Point {
     frames: &'static str,
@@ -130,6 +134,7 @@ impl R530 {
             }
         }
         self.print_ratios(&points);
+        self.print_scaling(&points);
         self.print_rows()?;
         self.write(&points)
     }
@@ -183,17 +188,46 @@ impl R530 {
         }
     }
 
+    /// How much each discipline gains from more workers: medians over the numbers of streams.
+    fn print_scaling(&self, points: &[Point]) {
+        let (Some(&few), Some(&many)) = (self.workers.iter().min(), self.workers.iter().max()) else {
+            return;
+        };
+        if few == many {
+            return;
+        }
+        println!("\nfrom {few} to {many} workers each forwards so many times as much");
+        println!("{:>20} {:>9} {:>9} {:>9} {:>9}", "", "current", "stable", "proposal", "sweep");
+        for frames in FRAMES {
+            let gain = |d: Discipline| {
+                let of = |workers: usize, streams: usize| {
+                    let at = |p: &&Point| {
+                        (p.frames, p.discipline, p.workers, p.streams) == (frames.name, d, workers, streams)
+                    };
+                    points.iter().find(at).map_or(0.0, |p| p.out)
+                };
+                let mut gains: Vec<f64> = self.streams.iter().map(|&s| of(many, s) / of(few, s)).collect();
+                gains.sort_by(f64::total_cmp);
+                format!("{:>9.2}", gains.get(gains.len() / 2).copied().unwrap_or(0.0))
+            };
+            println!("{:>20} {}", frames.name, Discipline::ALL.map(gain).join(" "));
+        }
+    }
+
     /// The live counter's rows, with the load from below to far above what `current` can do.
     fn print_rows(&self) -> io::Result<()> {
         let workers = self.workers.last().copied().unwrap_or(1);
-        for discipline in Discipline::ALL {
-            println!("\n{} with {workers} {}, load rising", discipline.name(), plural(workers));
-            let mut view = Netstat::new(NetstatOptions { drops: true, human: true }, None);
-            print!("{}", view.header());
-            for rate in [500_000, 2_000_000, 8_000_000, 32_000_000] {
-                let mut bench = Bench::new(FRAMES[0], workers, 16, Some(rate))?;
-                let (before, after) = bench.second(discipline);
-                print!("{}", view.row(&before, &after));
+        for frames in FRAMES {
+            for discipline in Discipline::ALL {
+                let name = discipline.name();
+                println!("\n{}, {name} with {workers} {}, load rising", frames.name, plural(workers));
+                let mut view = Netstat::new(NetstatOptions { drops: true, human: true }, None);
+                print!("{}", view.header());
+                for rate in LOADS {
+                    let mut bench = Bench::new(frames, workers, 16, Some(rate))?;
+                    let (before, after) = bench.second(discipline);
+                    print!("{}", view.row(&before, &after));
+                }
             }
         }
         Ok(())

@@ -1,8 +1,9 @@
 //! `sweepd-bench loop`: what a packet costs in the worker's loop, against a loop that takes one
 //! packet after the other, in one run.
 
-use std::io;
+use std::{fs, io, path::PathBuf};
 
+use clap::Args;
 use sweepd::{
     forward::{burst::Burst, worker::Worker},
     tables::prefixes::{Prefixes4, Prefixes6},
@@ -29,44 +30,80 @@ struct Line {
     sweep: Spread,
 }
 
-/// Runs the benchmark and prints its table.
-///
-/// # Errors
-/// When there is not enough memory, or the instructions cannot be counted.
-pub fn run() -> io::Result<()> {
-    println!("cycles per packet (TSC), IPv4, sweeps of {SWEEP}: median (10th to 90th percentile)\n");
-    println!(
-        "{:>9} {:>9} {:>8}  {:>22}  {:>22}  {:>6}",
-        "routes", "flows", "headers", "one at a time", "burst", "ratio"
-    );
-    for routes in [1, 1_000_000] {
-        let prefixes = table(routes);
-        let mut rig = Rig::new(&prefixes, &Prefixes6::new())?;
-        let flow_counts: &[usize] = if routes == 1 { &[1000] } else { &[1000, 100_000, 1_000_000] };
-        for &flows in flow_counts {
-            for headers in [Headers::Cached, Headers::Memory] {
-                let line = measure(&mut rig, &prefixes, flows, headers);
-                print(&line);
-            }
-        }
-        let counts = rig.count_sweep(SWEEP)?;
-        let n = f64::from(SWEEP);
-        println!(
-            "{:>9} routes: {:.1} instructions, {} locked instructions and {} fences a packet",
-            routes,
-            counts.instructions as f64 / n,
-            counts.locked as f64 / n,
-            counts.fences as f64 / n
+/// Measure the worker's loop against one that takes one packet after the other
+#[derive(Args)]
+pub struct Loop {
+    /// Where to write the data
+    #[arg(long, default_value = "bench/results")]
+    out: PathBuf,
+}
+
+impl Loop {
+    /// Measures, prints, and writes `loop.csv`.
+    ///
+    /// # Errors
+    /// When there is not enough memory, the instructions cannot be counted, or the file cannot be
+    /// written.
+    pub fn run(&self) -> io::Result<()> {
+        let mut csv = String::from(
+            "routes,flows,headers,single_cycles,single_p10,single_p90,burst_cycles,burst_p10,burst_p90\n",
         );
+        println!("cycles per packet (TSC), IPv4, sweeps of {SWEEP}: median (10th to 90th percentile)\n");
+        println!(
+            "{:>9} {:>9} {:>8}  {:>22}  {:>22}  {:>6}",
+            "routes", "flows", "headers", "one at a time", "burst", "ratio"
+        );
+        for routes in [1, 1_000_000] {
+            let prefixes = table(routes);
+            let mut rig = Rig::new(&prefixes, &Prefixes6::new())?;
+            let flow_counts: &[usize] = if routes == 1 { &[1000] } else { &[1000, 100_000, 1_000_000] };
+            for &flows in flow_counts {
+                for headers in [Headers::Cached, Headers::Memory] {
+                    let line = measure(&mut rig, &prefixes, flows, headers);
+                    print(&line);
+                    csv += &line.csv();
+                }
+            }
+            let counts = rig.count_sweep(SWEEP)?;
+            let n = f64::from(SWEEP);
+            println!(
+                "{:>9} routes: {:.1} instructions, {} locked instructions and {} fences a packet",
+                routes,
+                counts.instructions as f64 / n,
+                counts.locked as f64 / n,
+                counts.fences as f64 / n
+            );
+        }
+        fs::create_dir_all(&self.out)?;
+        fs::write(self.out.join("loop.csv"), csv)?;
+        println!("\nwritten: {}", self.out.join("loop.csv").display());
+        Ok(())
     }
-    Ok(())
+}
+
+impl Line {
+    fn headers(&self) -> &'static str {
+        match self.headers {
+            Headers::Cached => "cache",
+            Headers::Memory => "memory",
+        }
+    }
+
+    fn csv(&self) -> String {
+        let spread = |s: &Spread| format!("{:.1},{:.1},{:.1}", s.median, s.low, s.high);
+        format!(
+            "{},{},{},{},{}\n",
+            self.routes,
+            self.flows,
+            self.headers(),
+            spread(&self.single),
+            spread(&self.sweep)
+        )
+    }
 }
 
 fn print(line: &Line) {
-    let headers = match line.headers {
-        Headers::Cached => "cache",
-        Headers::Memory => "memory",
-    };
+    let headers = line.headers();
     println!(
         "{:>9} {:>9} {headers:>8}  {:>22}  {:>22}  {:>6.2}",
         line.routes,

@@ -2,9 +2,7 @@
 
 use std::{fs, io, path::Path};
 
-/// Between these lines the table stands in a Markdown file.
-const BEGIN: &str = "<!-- follow: from here -->";
-const END: &str = "<!-- follow: to here -->";
+use crate::report;
 
 /// What stands below the table.
 const FILES: &str = "
@@ -59,18 +57,13 @@ impl Figures {
         table
     }
 
-    /// Puts the table, and where the data and the plots are, into a Markdown file of `docs/`, between
-    /// the lines [`BEGIN`] and [`END`].
+    /// Puts the table, and where the data and the plots are, into a Markdown file of `docs/`, at its
+    /// marked place.
     ///
     /// # Errors
-    /// The system's; when the file has no such lines.
+    /// Those of [`report::put`].
     pub fn put_into(&self, path: &Path) -> io::Result<()> {
-        let text = fs::read_to_string(path)?;
-        let parts = text.split_once(BEGIN).and_then(|(head, rest)| Some((head, rest.split_once(END)?.1)));
-        let Some((head, tail)) = parts else {
-            return Err(io::Error::other(format!("{}: no lines {BEGIN} and {END}", path.display())));
-        };
-        fs::write(path, format!("{head}{BEGIN}\n{}{FILES}{END}{tail}", self.table()))
+        report::put(path, "follow", &format!("{}{FILES}", self.table()))
     }
 
     /// Writes them as CSV.

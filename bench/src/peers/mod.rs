@@ -10,7 +10,7 @@
 pub mod dpdk;
 
 use std::{
-    io,
+    fs, io,
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -49,6 +49,9 @@ pub struct Peers {
     /// The large table from a file instead, as scripts/tables.sh fetches it
     #[arg(long)]
     table4: Option<PathBuf>,
+    /// Where to write the data
+    #[arg(long, default_value = "bench/results")]
+    out: PathBuf,
 }
 
 /// What is replayed and by which table it is routed.
@@ -64,7 +67,8 @@ pub struct Case {
 }
 
 impl Case {
-    fn new(name: String, routes: Prefixes4, packets: usize) -> Self {
+    fn new(routes: Prefixes4, packets: usize) -> Self {
+        let name = format!("{} routes, {packets} packets", routes.len());
         let mut random = Random::new(5);
         let destinations = addresses(&routes, packets, &mut random);
         let frames = traffic::frames_to(&destinations, &mut random);
@@ -111,13 +115,18 @@ impl Peers {
         let mut small = Prefixes4::new();
         small.insert(0, 1, 0);
         small.insert(1 << 31, 1, 1);
-        let routes = large.len();
-        self.case(&Case::new("2 routes, 4096 packets".into(), small, 4096))?;
-        self.case(&Case::new(format!("{routes} routes, 4096 packets"), large.clone(), 4096))?;
-        self.case(&Case::new(format!("{routes} routes, 65535 packets"), large, 65535))
+        let mut csv = String::from("routes,packets,router,cycles,cycles_low,cycles_high,times_sweepd\n");
+        for (routes, packets) in [(small, 4096), (large.clone(), 4096), (large, 65535)] {
+            csv += &self.case(&Case::new(routes, packets))?;
+        }
+        fs::create_dir_all(&self.out)?;
+        fs::write(self.out.join("peers.csv"), csv)?;
+        println!("\nwritten: {}", self.out.join("peers.csv").display());
+        Ok(())
     }
 
-    fn case(&self, case: &Case) -> io::Result<()> {
+    /// Measures one case, prints it, and gives its lines of data.
+    fn case(&self, case: &Case) -> io::Result<String> {
         let mut peers: Vec<Box<dyn Peer>> = vec![
             Box::new(Ours::new(case, Headers::Cached, true)?),
             Box::new(Ours::new(case, Headers::Memory, true)?),
@@ -134,23 +143,25 @@ impl Peers {
             }
         }
         println!("\n{}: cycles a packet (lowest to highest of {} rounds)", case.name, self.rounds.max(1));
+        let mut csv = String::new();
         for (peer, all) in peers.iter().zip(&cycles) {
             let mut sorted = all.clone();
             sorted.sort_by(f64::total_cmp);
             let ratio = |(theirs, ours): (&f64, &f64)| theirs / ours;
             let mut ratios: Vec<f64> = all.iter().zip(&cycles[0]).map(ratio).collect();
             ratios.sort_by(f64::total_cmp);
-            println!(
-                "  {:44}{:>7.1} ({:.1} to {:.1}){:>8.2}",
-                peer.name(),
-                sorted[sorted.len() / 2],
-                sorted[0],
-                sorted[sorted.len() - 1],
-                ratios[ratios.len() / 2]
+            let (median, low, high) = (sorted[sorted.len() / 2], sorted[0], sorted[sorted.len() - 1]);
+            let ratio = ratios[ratios.len() / 2];
+            println!("  {:44}{median:>7.1} ({low:.1} to {high:.1}){ratio:>8.2}", peer.name());
+            let name = peer.name().replace(',', ";");
+            csv += &format!(
+                "{},{},{name},{median:.1},{low:.1},{high:.1},{ratio:.2}\n",
+                case.routes.len(),
+                case.frames.len()
             );
         }
         println!("  (last column: times the first line's, median of the rounds' ratios)");
-        Ok(())
+        Ok(csv)
     }
 }
 

@@ -61,7 +61,7 @@ pub trait Rival<A> {
     fn measure(&mut self, at: usize, trace: &[A]) -> io::Result<Measured>;
 }
 
-/// Measures the IPv4 table beside all rivals and prints the result.
+/// Measures the IPv4 table beside all rivals, prints the result and gives it as lines of data.
 ///
 /// # Errors
 /// Two of them do not agree, or a program cannot be run.
@@ -70,7 +70,7 @@ pub fn ipv4(
     prefixes: &Prefixes4,
     traces: &[Trace<u32>],
     rounds: usize,
-) -> io::Result<()> {
+) -> io::Result<String> {
     let mut rivals: Vec<Box<dyn Rival<u32>>> = Vec::new();
     for burst in [64, 32, 1] {
         rivals.push(Box::new(Ours::new(new()?, prefixes, burst)));
@@ -84,7 +84,7 @@ pub fn ipv4(
     compare(prefixes.len(), traces, rounds, rivals)
 }
 
-/// Measures the IPv6 table beside the crates and prints the result.
+/// Measures the IPv6 table beside the crates, prints the result and gives it as lines of data.
 ///
 /// # Errors
 /// Two of them do not agree.
@@ -93,7 +93,7 @@ pub fn ipv6(
     prefixes: &Prefixes<u128>,
     traces: &[Trace<u128>],
     rounds: usize,
-) -> io::Result<()> {
+) -> io::Result<String> {
     let mut rivals: Vec<Box<dyn Rival<u128>>> = Vec::new();
     for burst in [64, 32, 1] {
         rivals.push(Box::new(Ours::new(new()?, prefixes, burst)));
@@ -103,13 +103,13 @@ pub fn ipv6(
     compare(prefixes.len(), traces, rounds, rivals)
 }
 
-/// Lets the rivals take turns over the traces, round by round, and prints what came out.
+/// Lets the rivals take turns over the traces, round by round; prints and gives what came out.
 fn compare<A>(
     prefixes: usize,
     traces: &[Trace<A>],
     rounds: usize,
     mut rivals: Vec<Box<dyn Rival<A>>>,
-) -> io::Result<()> {
+) -> io::Result<String> {
     let mut rates = vec![vec![Vec::new(); traces.len()]; rivals.len()];
     for _ in 0..rounds.max(1) {
         for (at, trace) in traces.iter().enumerate() {
@@ -124,8 +124,32 @@ fn compare<A>(
             }
         }
     }
+    let csv = data(prefixes, traces, &rivals, &rates);
     print(prefixes, traces, &rivals, rates);
-    Ok(())
+    Ok(csv)
+}
+
+/// The lines of data: one for each table and trace.
+fn data<A>(
+    prefixes: usize,
+    traces: &[Trace<A>],
+    rivals: &[Box<dyn Rival<A>>],
+    rates: &[Vec<Vec<f64>>],
+) -> String {
+    let mut csv = String::new();
+    for (rival, rates) in rivals.iter().zip(rates) {
+        let (Cost { bytes, build, update }, name) = (rival.cost(), rival.name().replace(',', ";"));
+        let (p50, p99) = update.map_or(Default::default(), |(p50, p99)| (p50.to_string(), p99.to_string()));
+        let family = if size_of::<A>() == 4 { "IPv4" } else { "IPv6" };
+        for (trace, rates) in traces.iter().zip(rates) {
+            csv += &format!(
+                "{family},{prefixes},{name},{bytes},{build:.1},{p50},{p99},{},{:.2}\n",
+                trace.name,
+                median(rates.clone()) / 1e6
+            );
+        }
+    }
+    csv
 }
 
 /// The table, and below it the ratios of the first rival, which is ours, to each of the others.
