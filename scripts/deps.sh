@@ -1,9 +1,9 @@
 #!/bin/sh
 # Installs the Debian packages that the lab and its tests use, with the argument "all" those that
 # `make test` uses besides, and with "bench" those of `make bench`, when run as root; what is there
-# already stays as it is. Otherwise says what is missing. Exits 0 when nothing is missing but routing
-# daemons (BIRD, FRR) or what a benchmark compares with: who uses these says so. Services that come with packages are neither started nor
-# enabled.
+# already stays as it is. Otherwise says what is missing. Exits 0 when nothing is missing but
+# routing daemons (BIRD, FRR) or what a benchmark compares with: who uses these says so. Services
+# that come with packages are neither started nor enabled.
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 

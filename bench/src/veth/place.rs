@@ -132,9 +132,6 @@ impl Place {
         for setting in ["all.rp_filter", "default.rp_filter", "r0.rp_filter", "r1.rp_filter"] {
             router.exec(&format!("sysctl -qw net.ipv4.conf.{setting}=0"))?;
         }
-        // A veth device takes frames that XDP sends only while its peer's receiving side polls.
-        router.exec("ethtool -K r0 gro on")?;
-        router.exec("ethtool -K r1 gro on")?;
         let index = |space: &Space, device| {
             space.within(|| nix::net::if_::if_nametoindex(device).map_err(io::Error::from))
         };
@@ -172,6 +169,18 @@ impl Place {
                 table.routes.len()
             ))),
         }
+    }
+
+    /// Has the router's devices take frames that XDP sends: veth does only while the receiving side
+    /// polls, by an XDP program or for GRO. What an XDP program leaves behind is undone first.
+    ///
+    /// # Errors
+    /// What `ethtool` says.
+    pub fn take_frames(&self) -> io::Result<()> {
+        for (device, state) in [(INSIDE, "off"), (INSIDE, "on"), (OUTSIDE, "off"), (OUTSIDE, "on")] {
+            self.router.exec(&format!("ethtool -K {device} gro {state}"))?;
+        }
+        Ok(())
     }
 
     /// Whether the router's kernel forwards.

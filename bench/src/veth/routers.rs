@@ -175,6 +175,7 @@ impl Programs {
         let mut running = Running { place, child: None, undo: Vec::new() };
         // Beside another router the kernel's must not forward what that one leaves to it.
         place.kernel_forwards(matches!(router, Router::Kernel | Router::Nftables | Router::Xdp))?;
+        place.take_frames()?;
         match router {
             Router::Kernel => {}
             Router::Nftables => {
