@@ -198,7 +198,7 @@ fn noise() -> Spread {
         let start = Instant::now();
         let mut state = black_box(1u64);
         for _ in 0..50_000 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state = black_box(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
         }
         black_box(state);
         start.elapsed().as_nanos() as f64

@@ -8,7 +8,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
 };
 
 use super::{
@@ -272,7 +272,7 @@ impl Sink {
     pub fn new(ifindex: u32, wanted: Wanted) -> io::Result<Self> {
         let counts = Map::<4>::new("bench_arrived", MapType::Array, 5 * 8, 1, 0)?;
         let program = bpf::load("bench_sink", &Self::assemble(&counts, wanted))?;
-        let link = bpf::attach(BorrowedFd::from(program.as_fd()), ifindex, AttachMode::Native)?;
+        let link = bpf::attach(program.as_fd(), ifindex, AttachMode::Native)?;
         Ok(Self { counts, link, _program: program })
     }
 
