@@ -9,6 +9,9 @@ mod gateway;
 #[path = "common/packets.rs"]
 mod packets;
 
+use std::{collections::HashMap, net::IpAddr};
+
+use proptest::prelude::*;
 use sweepd::{
     forward::{
         flows::{FlowTable, Secret},
@@ -354,5 +357,173 @@ fn ipv6_flows_are_followed_as_well() {
         assert_eq!(send(1, &answer), 0);
         assert_eq!((send(0, &ask), send(1, &answer)), (1, 1));
         assert_eq!(send(1, &icmp6(OUT6, IN6, 129, 8 << 16, b"")), 0);
+    }
+}
+
+/// What happens to a router that filters.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A UDP packet between a host inside and one outside.
+    Packet(Udp),
+    /// Seconds pass.
+    Pass(u64),
+    /// These of the [`templates`] are the rules from now on.
+    Rules(Vec<usize>),
+}
+
+/// A UDP packet: whether it goes out, host and port inside, host and port outside.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Udp {
+    out: bool,
+    inside: (u8, u16),
+    outside: (u8, u16),
+}
+
+impl Udp {
+    /// Source and destination.
+    fn ends(&self) -> [(String, u16); 2] {
+        let inside = (format!("10.0.0.{}", self.inside.0), self.inside.1);
+        let outside = (format!("198.51.100.{}", self.outside.0), self.outside.1);
+        if self.out { [inside, outside] } else { [outside, inside] }
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let packet = (any::<bool>(), (7..9u8, 4000..4002u16), (3..5u8, 53..55u16));
+    let packet = packet.prop_map(|(out, inside, outside)| Step::Packet(Udp { out, inside, outside }));
+    prop_oneof![
+        12 => packet,
+        1 => prop::sample::select(vec![1u64, 70, 170, 250]).prop_map(Step::Pass),
+        1 => prop::collection::vec(0..templates().len(), 0..5).prop_map(Step::Rules),
+    ]
+}
+
+/// Rules to choose from.
+fn templates() -> Vec<Rule> {
+    let permit = |name: &str| Rule { denies: false, ..deny(name) };
+    let state = |state, rule| Rule { state: Some(state), ..rule };
+    vec![
+        established(),
+        from_inside(),
+        deny("all"),
+        state(State::New, deny("new")),
+        state(State::Established, Rule { to_ports: vec![(53, 53)], ..deny("established to 53") }),
+        state(State::New, Rule { to_ports: vec![(54, 54)], ..permit("new to 54") }),
+        Rule { from: vec!["10.0.0.7/32".parse().unwrap()], ..deny("from 7") },
+        Rule { in_ports: vec![1], from_ports: vec![(53, 53)], ..permit("from 53") },
+        state(State::New, Rule { in_ports: vec![1], to_ports: vec![(4000, 4000)], ..permit("new to 4000") }),
+    ]
+}
+
+/// A flow of the model: its first packet, when one was last permitted, when one last came, and under
+/// which rules it was found good.
+struct Flow {
+    first: Udp,
+    seen: u64,
+    came: u64,
+    judged: u32,
+}
+
+/// The model: rules gone through from the top, and flows by their ends.
+#[derive(Default)]
+struct Model {
+    rules: Vec<Rule>,
+    serial: u32,
+    now: u64,
+    flows: HashMap<[(String, u16); 2], Flow>,
+}
+
+impl Model {
+    /// The first rule that fits, if one does.
+    fn rule(&self, packet: &Udp, is_established: bool) -> Option<&Rule> {
+        let [from, to] = packet.ends();
+        let came_in = u16::from(!packet.out);
+        let among = |ranges: &[(u16, u16)], port: u16| {
+            ranges.is_empty() || ranges.iter().any(|range| (range.0..=range.1).contains(&port))
+        };
+        self.rules.iter().find(|rule| {
+            rule.state.is_none_or(|state| (state == State::Established) == is_established)
+                && (rule.in_ports.is_empty() || rule.in_ports.contains(&came_in))
+                && (rule.from.is_empty()
+                    || rule.from.iter().any(|net| net.contains(&from.0.parse::<IpAddr>().unwrap())))
+                && among(&rule.from_ports, from.1)
+                && among(&rule.to_ports, to.1)
+        })
+    }
+
+    /// Whether the packet passes; none within the seconds that the wheel may take, and where all
+    /// depends on whether a packet that was denied has kept its flow alive: it may.
+    fn passes(&mut self, packet: &Udp) -> Option<bool> {
+        let denies = |rule: Option<&Rule>| rule.is_some_and(|rule| rule.denies);
+        if self.rules.iter().all(|rule| rule.state.is_none()) {
+            return Some(!denies(self.rule(packet, false)));
+        }
+        let mut key = packet.ends();
+        key.sort_unstable();
+        match self.flows.get(&key).map(|flow| (self.now - flow.seen, self.now - flow.came)) {
+            Some((304.., 304..)) => _ = self.flows.remove(&key),
+            Some((300.., _)) => return None,
+            _ => {}
+        }
+        let known = self.flows.get(&key).map(|flow| (flow.first, flow.judged));
+        if let Some((first, _)) = known.filter(|(_, judged)| *judged != self.serial) {
+            let rule = self.rule(&first, true).or_else(|| self.rule(&first, false));
+            if denies(rule) {
+                self.flows.remove(&key);
+                return Some(false);
+            }
+            self.flows.get_mut(&key).unwrap().judged = self.serial;
+        }
+        let (now, judged) = (self.now, self.serial);
+        if denies(self.rule(packet, known.is_some())) {
+            if let Some(flow) = self.flows.get_mut(&key) {
+                flow.came = now;
+            }
+            return Some(false);
+        }
+        let flow = self.flows.entry(key).or_insert(Flow { first: *packet, seen: now, came: now, judged });
+        (flow.seen, flow.came) = (now, now);
+        Some(true)
+    }
+}
+
+fn run(gateway: &mut Gateway, steps: &[Step]) -> Result<(), TestCaseError> {
+    let mut model = Model::default();
+    for step in steps {
+        match step {
+            Step::Pass(seconds) => {
+                gateway.pass(*seconds);
+                model.now += seconds;
+            }
+            Step::Rules(chosen) => {
+                let all = templates();
+                model.rules = chosen.iter().map(|at| all[*at].clone()).collect();
+                model.serial += 1;
+                gateway.tube.filter(model.rules.clone());
+            }
+            Step::Packet(packet) => {
+                let [from, to] = packet.ends();
+                let came = gateway.send(usize::from(!packet.out), &udp(end(&from), end(&to)));
+                // Nobody can know what the wheel has not come by.
+                let Some(passes) = model.passes(packet) else { return Ok(()) };
+                prop_assert_eq!(came.len(), usize::from(passes), "{:?} under {:?}", packet, model.rules);
+            }
+        }
+    }
+    gateway.tube.check();
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn packets_pass_and_end_as_a_plain_model_says(
+        chosen in prop::collection::vec(0..templates().len(), 1..5),
+        steps in prop::collection::vec(step(), 1..80),
+        workers in prop::sample::select(vec![1usize, 2, 4]),
+    ) {
+        let steps: Vec<Step> = [Step::Rules(chosen)].into_iter().chain(steps).collect();
+        run(&mut plain(workers), &steps)?;
     }
 }

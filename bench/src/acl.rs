@@ -5,9 +5,9 @@ use std::{hint::black_box, io, net::IpAddr, sync::Arc, time::Instant};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use sweepd::{
-    forward::burst::{BURST, Burst},
+    forward::burst::Burst,
     tables::{
-        acl::{self, Acl, Compiled, Rule},
+        acl::{self, Acl, Compiled, Keys, Rule, TOGETHER},
         prefixes::{Prefixes4, Prefixes6},
         synthetic::{self, Random},
     },
@@ -219,26 +219,27 @@ fn in_loop(rig: &mut Rig) -> Spread {
 
 /// The classifier alone, in bursts, cycles per packet.
 fn alone(compiled: &Compiled, packets: &[Packet]) -> Spread {
-    let mut found = [0; BURST];
-    let (mut keys4, mut keys6) = (Vec::new(), Vec::new());
-    for packet in packets {
-        match acl::Key::new(packet.source, packet.destination, 17, packet.ports, 0) {
-            acl::Key::V4(key) => keys4.push(key),
-            acl::Key::V6(key) => keys6.push(key),
-        }
-    }
     let mut values = Vec::new();
-    let mut timed = |n: usize, run: &mut dyn FnMut()| {
-        let start = cycles::now();
-        run();
-        values.push((cycles::now() - start) as f64 / n as f64);
-    };
     for _ in 0..(100_000 / packets.len()).max(2) {
-        for keys in keys4.chunks(BURST) {
-            timed(keys.len(), &mut || compiled.search4(black_box(keys), black_box(&mut found[..keys.len()])));
-        }
-        for keys in keys6.chunks(BURST) {
-            timed(keys.len(), &mut || compiled.search6(black_box(keys), black_box(&mut found[..keys.len()])));
+        for burst in packets.chunks(TOGETHER) {
+            let (mut keys4, mut keys6, mut found) = (Keys::default(), Keys::default(), [0; TOGETHER]);
+            let mut is_v4 = true;
+            for (k, packet) in burst.iter().enumerate() {
+                match acl::Key::new(packet.source, packet.destination, 17, packet.ports, 0) {
+                    acl::Key::V4(key) => keys4.set(k, key),
+                    acl::Key::V6(key) => {
+                        keys6.set(k, key);
+                        is_v4 = false;
+                    }
+                }
+            }
+            let start = cycles::now();
+            if is_v4 {
+                compiled.search4(black_box(&keys4), burst.len(), black_box(&mut found));
+            } else {
+                compiled.search6(black_box(&keys6), burst.len(), black_box(&mut found));
+            }
+            values.push((cycles::now() - start) as f64 / burst.len() as f64);
         }
     }
     Spread::of(values)

@@ -32,7 +32,7 @@ use crate::{
     stats::file::BlockRef,
     tables::{
         IcmpLimit, PortId, Tables,
-        acl::{self, Acl, Key, Key4, Key6, Kind},
+        acl::{self, Acl, Key, Key4, Key6, Keys, Kind, TOGETHER, V4, V6},
     },
     wire,
 };
@@ -63,7 +63,12 @@ pub struct Filter {
     worker: usize,
     datagrams: Datagrams,
     log: Log,
+    /// Of the burst's packets, by family.
+    keys4: Box<Keys<V4>>,
+    keys6: Box<Keys<V6>>,
 }
+
+const _: () = assert!(BURST <= TOGETHER && BURST <= 32);
 
 /// What a worker tells the keeper, and how often.
 struct Log {
@@ -79,7 +84,7 @@ impl Filter {
     pub fn new(worker: usize, keeper: Sender<ToKeeper>) -> Self {
         let log =
             Log { keeper, bucket: Bucket::new(LINES, 0), started: Instant::now(), skip: 0, unlogged: 0 };
-        Self { worker, datagrams: Datagrams::default(), log }
+        Self { worker, datagrams: Datagrams::default(), log, keys4: Box::default(), keys6: Box::default() }
     }
 
     /// Whether the packet in `bytes`, from its IP header on, may go its way; without a port to leave
@@ -199,85 +204,119 @@ pub fn filter(
     block: &BlockRef,
 ) {
     let Burst { v4, v6, odd, .. } = burst;
-    let mut denied = 0;
+    let Filter { worker, log, keys4, keys6, .. } = state;
+    let mut lanes = Lanes { odd, tables, acl, worker: *worker, log, came_in, denied: 0 };
     if v4.len > 0 {
-        denied += filter_lane(v4, odd, tables, acl, state, came_in);
+        lanes.filter(v4, keys4);
     }
     if v6.len > 0 {
-        denied += filter_lane(v6, odd, tables, acl, state, came_in);
+        lanes.filter(v6, keys6);
     }
-    if denied > 0 {
-        block.count(Verdict::Denied, denied);
+    if lanes.denied > 0 {
+        block.count(Verdict::Denied, lanes.denied);
     }
 }
 
-/// Filters one lane; gives how many packets were denied.
-#[inline(always)]
-fn filter_lane<Address: Family>(
-    lane: &mut Lane<Address>,
-    odd: &mut Odd,
-    tables: &Tables,
-    acl: &Acl,
-    state: &mut Filter,
+/// What both lanes are filtered with.
+struct Lanes<'a> {
+    odd: &'a mut Odd,
+    tables: &'a Tables,
+    acl: &'a Acl,
+    worker: usize,
+    log: &'a mut Log,
     came_in: PortId,
-) -> u64 {
-    let mut keys = [Address::NO_KEY; BURST];
-    let mut found = [0; BURST];
-    let place = acl.came_in(came_in) | state::bits(acl);
-    let mut n = 0;
-    for k in 0..lane.len.min(BURST) {
-        let Some(port) = lane.way_out(k, tables).map(|hop| hop.port) else {
-            odd.push(lane.at[k].into());
-            continue;
-        };
-        let Some(key) = Address::key(&mut lane.frame[k], lane.ip_len[k], place | acl.leaves_by(Some(port)))
-        else {
-            odd.push(lane.at[k].into());
-            continue;
-        };
-        if n < k {
-            lane.shift(k, n);
-        }
-        keys[n] = key;
-        n += 1;
-    }
-    Address::search(acl, &keys[..n], &mut found[..n]);
-    let mut kept = 0;
-    for k in 0..n {
-        let rule = found[k];
-        acl.count(state.worker, rule, 1);
-        if acl.logs(rule) {
-            let port = tables.next_hop(lane.next_hop[k]).port;
-            state.log.note(acl, rule, &Address::any(keys[k]), came_in, Some(port));
-        }
-        if !acl.denies(rule) {
-            if kept < k {
-                lane.shift(k, kept);
-            }
-            kept += 1;
-        }
-    }
-    lane.len = kept;
-    (n - kept) as u64
+    denied: u64,
 }
 
-/// What the two families' lanes do differently.
-trait Family: Hashed {
-    type Key: Copy;
-    const NO_KEY: Self::Key;
-    /// The key of a packet of `ip_len` bytes in this frame; none when it takes a closer look to
-    /// find its ports.
-    fn key(frame: &mut Frame, ip_len: u16, place: u32) -> Option<Self::Key>;
-    fn search(acl: &Acl, keys: &[Self::Key], found: &mut [u32]);
-    fn any(key: Self::Key) -> Key;
-}
-
-impl Family for u32 {
-    type Key = Key4;
-    const NO_KEY: Key4 = [0; 4];
-
+impl Lanes<'_> {
+    /// Filters one lane. Written for bursts in which nothing is denied or logged: those cost a key
+    /// for each packet, the search, and little more.
     #[inline(always)]
-    fn key(frame: &mut Frame, ip_len: u16, place: u32) -> Option<Key4> {
+    fn filter<Address: Family<K>, const K: usize>(&mut self, lane: &mut Lane<Address>, keys: &mut Keys<K>) {
+        let strange = self.read(lane, keys);
+        if strange != 0 {
+            self.leave_out(strange, lane, keys);
+        }
+        let mut found = [0; TOGETHER];
+        let n = lane.len.min(BURST);
+        Address::search(self.acl, keys, n, &mut found);
+        if self.acl.count_all(self.worker, &found[..n]) {
+            self.judge(lane, keys, &found);
+        }
+    }
+
+    /// Reads the packets' keys. Gives, one bit each, those that leave no way that can be told, or
+    /// whose keys take a closer look.
+    #[inline(always)]
+    fn read<Address: Family<K>, const K: usize>(&self, lane: &mut Lane<Address>, keys: &mut Keys<K>) -> u32 {
+        let place = self.acl.came_in(self.came_in) | state::bits(self.acl);
+        let mut strange = 0;
+        for k in 0..lane.len.min(BURST) {
+            let key = lane.way_out(k, self.tables).map(|hop| hop.port).and_then(|port| {
+                let place = place | self.acl.leaves_by(Some(port));
+                Address::key(&mut lane.frame[k], lane.destination[k], lane.ip_len[k], place)
+            });
+            match key {
+                Some(key) => keys.set(k, key),
+                None => strange |= 1 << k,
+            }
+        }
+        strange
+    }
+
+    /// Makes the packets with these bits odd.
+    #[cold]
+    fn leave_out<Address: Copy, const K: usize>(
+        &mut self,
+        strange: u32,
+        lane: &mut Lane<Address>,
+        keys: &mut Keys<K>,
+    ) {
+        let mut kept = 0;
+        lane.retain(|k, at| {
+            let stays = strange >> k & 1 == 0;
+            if stays {
+                keys.set(kept, keys.get(k));
+                kept += 1;
+            } else {
+                self.odd.push(at.into());
+            }
+            stays
+        });
+    }
+
+    /// Logs and discards the packets of which rules say so.
+    #[inline(never)]
+    fn judge<Address: Family<K>, const K: usize>(
+        &mut self,
+        lane: &mut Lane<Address>,
+        keys: &Keys<K>,
+        found: &[u32; TOGETHER],
+    ) {
+        let n = lane.len.min(BURST);
+        for (k, &rule) in found[..n].iter().enumerate() {
+            if self.acl.logs(rule) {
+                let port = self.tables.next_hop(lane.next_hop[k]).port;
+                self.log.note(self.acl, rule, &Address::any(keys.get(k)), self.came_in, Some(port));
+            }
+        }
+        lane.retain(|k, _| !self.acl.denies(found[k]));
+        self.denied += (n - lane.len) as u64;
+    }
+}
+
+/// What the two families' lanes do differently; a key has `K` words.
+trait Family<const K: usize>: Hashed {
+    /// The key of a packet of `ip_len` bytes in this frame for `destination`; none when it takes a
+    /// closer look to find its ports.
+    fn key(frame: &mut Frame, destination: Self, ip_len: u16, place: u32) -> Option<[u32; K]>;
+    fn search(acl: &Acl, keys: &Keys<K>, n: usize, found: &mut [u32; TOGETHER]);
+    fn any(key: [u32; K]) -> Key;
+}
+
+impl Family<V4> for u32 {
+    #[inline(always)]
+    fn key(frame: &mut Frame, destination: Self, ip_len: u16, place: u32) -> Option<Key4> {
         let head = frame.first::<38>()?;
         let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let (fragment, protocol) = (u16::from_be_bytes([head[20], head[21]]) & 0x3fff, head[23]);
@@ -286,12 +325,12 @@ impl Family for u32 {
             return None;
         }
         let ports = if has_ports { word(34) } else { 0 };
-        Some(acl::key4(word(26), word(30), protocol, ports, place))
+        Some(acl::key4(word(26), destination, protocol, ports, place))
     }
 
     #[inline(always)]
-    fn search(acl: &Acl, keys: &[Key4], found: &mut [u32]) {
-        acl.search4(keys, found);
+    fn search(acl: &Acl, keys: &Keys<V4>, n: usize, found: &mut [u32; TOGETHER]) {
+        acl.search4(keys, n, found);
     }
 
     fn any(key: Key4) -> Key {
@@ -299,27 +338,24 @@ impl Family for u32 {
     }
 }
 
-impl Family for u128 {
-    type Key = Key6;
-    const NO_KEY: Key6 = [0; 10];
-
+impl Family<V6> for u128 {
     #[inline(always)]
-    fn key(frame: &mut Frame, ip_len: u16, place: u32) -> Option<Key6> {
+    fn key(frame: &mut Frame, destination: Self, ip_len: u16, place: u32) -> Option<Key6> {
         let head = frame.first::<58>()?;
-        let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let protocol = head[20];
         let has_ports = (protocol == TCP) | (protocol == UDP);
         if (has_ports & (ip_len < 44)) | upper::is_extension(protocol) {
             return None;
         }
-        let ports = if has_ports { word(54) } else { 0 };
-        let [a, b, c, d, e, f, g, h] = [22, 26, 30, 34, 38, 42, 46, 50].map(word);
-        Some([a, b, c, d, e, f, g, h, ports, place | u32::from(protocol)])
+        let source = u128::from_be_bytes(*head[22..].first_chunk()?);
+        let ports = u32::from_be_bytes(*head[54..].first_chunk()?);
+        let ports = if has_ports { ports } else { 0 };
+        Some(acl::key6(source, destination, protocol, ports, place))
     }
 
     #[inline(always)]
-    fn search(acl: &Acl, keys: &[Key6], found: &mut [u32]) {
-        acl.search6(keys, found);
+    fn search(acl: &Acl, keys: &Keys<V6>, n: usize, found: &mut [u32; TOGETHER]) {
+        acl.search6(keys, n, found);
     }
 
     fn any(key: Key6) -> Key {

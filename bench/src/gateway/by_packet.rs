@@ -280,10 +280,9 @@ impl<'a> Taker<'a> {
         let acl = self.shared.acl.load_full();
         let place = acl.came_in(came_in) | acl.leaves_by(Some(leaves_by));
         let key = acl::key4(packet.source.address, packet.destination.address, UDP, packet.ports, place);
-        let mut found = [0];
-        acl.search4(&[key], &mut found);
-        acl.count(self.worker, found[0], 1);
-        !acl.denies(found[0])
+        let rule = acl.find(&acl::Key::V4(key), acl::Kind::Whole);
+        acl.count(self.worker, rule, 1);
+        !acl.denies(rule)
     }
 }
 

@@ -14,15 +14,20 @@ use std::collections::HashMap;
 use super::{
     TooMany,
     entry::{ANY, Entry, Spread},
-    search::{BLOCKS, Block, Classifier, LANES, PLACES, Place, Tail},
+    lanes::LANES,
+    search::{BLOCKS, Block, Classifier, PLACES, Place},
 };
 
 /// Most trees.
 const ROOTS: usize = 4;
 /// A list that is no longer than this becomes a leaf.
 const LEAF: usize = LANES;
-/// So few entries are compared one by one, without a tree.
+/// So few entries need no tree: their root is a leaf.
 const FEW: usize = 2 * LANES;
+/// With so many a burst is quicker without a tree, since eight packets are compared at once.
+const FEW_FOR_BURSTS: usize = 4 * LANES;
+/// Bytes of blocks that stay in the cache of a core.
+const CACHED: usize = 256 << 10;
 /// Widest window.
 const WIDEST: u32 = 10;
 /// Entries that a window is tried on.
@@ -43,7 +48,6 @@ pub(super) fn build<const K: usize>(entries: &[Entry<K>], none: u32) -> Result<C
         entries,
         table: vec![Place::leaf(0, 0, 0); ROOTS],
         blocks: vec![Block::empty()],
-        tails: vec![Tail { rules: [u32::MAX; LANES], more: false }],
         leaves: HashMap::new(),
         deepest: 0,
     };
@@ -56,6 +60,8 @@ pub(super) fn build<const K: usize>(entries: &[Entry<K>], none: u32) -> Result<C
         }
         _ => none,
     };
+    let all_are_few = list.len() <= FEW_FOR_BURSTS;
+    let mut few = if all_are_few { list.clone() } else { Vec::new() };
     let mut depths = Vec::new();
     while !list.is_empty() {
         let last = depths.len() + 1 == ROOTS;
@@ -63,23 +69,28 @@ pub(super) fn build<const K: usize>(entries: &[Entry<K>], none: u32) -> Result<C
         let (tree, rest) =
             if last || list.len() <= FEW { (list, Vec::new()) } else { builder.set_aside(list) };
         builder.deepest = 0;
-        let place = if tree.len() <= FEW {
-            builder.leaf(&tree)
+        let (place, depth) = if tree.len() <= FEW {
+            few.extend(tree.iter().filter(|_| !all_are_few));
+            (builder.leaf(&tree), 0)
         } else {
-            builder.node(tree, &Region::default(), budget, 0)
+            // Where nothing divides the list its root is a leaf, which can be passed again.
+            (builder.node(tree, &Region::default(), budget, 0), builder.deepest.max(1))
         };
         builder.put(depths.len(), place);
-        depths.push(builder.deepest);
+        depths.push(depth);
         list = rest;
     }
     if builder.table.len() > PLACES || builder.blocks.len() > BLOCKS {
         return Err(TooMany::Combinations);
     }
+    few.sort_unstable();
     Ok(Classifier {
         table: builder.table,
-        depths,
+        roots: depths.len(),
+        far: size_of_val(&builder.blocks[..]) > CACHED,
         blocks: builder.blocks,
-        tails: builder.tails,
+        few: few.iter().rev().map(|&entry| Block::of_one(&entries[entry as usize])).collect(),
+        depths: if all_are_few { Vec::new() } else { depths },
         otherwise,
         wide: is_wide(),
     })
@@ -93,6 +104,26 @@ fn is_wide() -> bool {
         && std::is_x86_feature_detected!("popcnt");
     #[cfg(not(target_arch = "x86_64"))]
     false
+}
+
+impl<const K: usize> Block<K> {
+    fn set(&mut self, lane: usize, entry: &Entry<K>) {
+        for word in 0..K {
+            self.value[word][lane] = entry.value[word];
+            self.mask[word][lane] = entry.mask[word];
+        }
+        let [from, to] = entry.ports.map(|(first, last)| (u32::from(first), u32::from(last - first)));
+        self.value[K - 2][lane] = from.0 << 16 | to.0;
+        self.mask[K - 2][lane] = from.1 << 16 | to.1;
+        self.rules[lane] = entry.rule;
+    }
+
+    /// With the same entry in all lanes.
+    fn of_one(entry: &Entry<K>) -> Self {
+        let mut block = Self::empty();
+        (0..LANES).for_each(|lane| block.set(lane, entry));
+        block
+    }
 }
 
 /// Bits of the key that are known at a node.
@@ -167,7 +198,6 @@ struct Builder<'a, const K: usize> {
     entries: &'a [Entry<K>],
     table: Vec<Place>,
     blocks: Vec<Block<K>>,
-    tails: Vec<Tail>,
     /// Leaves by their entries.
     leaves: HashMap<Vec<u32>, Place>,
     /// Deepest level so far.
@@ -309,20 +339,11 @@ impl<const K: usize> Builder<'_, K> {
         let first = self.blocks.len();
         for (n, part) in list.chunks(LANES).enumerate() {
             let mut block = Block::empty();
-            let mut rules = [u32::MAX; LANES];
             for (lane, &entry) in part.iter().enumerate() {
-                let entry = &self.entries[entry as usize];
-                rules[lane] = entry.rule;
-                for word in 0..K {
-                    block.value[word][lane] = entry.value[word];
-                    block.mask[word][lane] = entry.mask[word];
-                }
-                let range = |(first, last): (u16, u16)| u32::from(first) | u32::from(last - first) << 16;
-                block.value[K - 2][lane] = range(entry.ports[0]);
-                block.mask[K - 2][lane] = range(entry.ports[1]);
+                block.set(lane, &self.entries[entry as usize]);
             }
+            block.more = (n + 1) * LANES < list.len();
             self.blocks.push(block);
-            self.tails.push(Tail { rules, more: (n + 1) * LANES < list.len() });
         }
         let place = Place::leaf(0, first, list.len().div_ceil(LANES));
         self.leaves.insert(list.to_vec(), place);

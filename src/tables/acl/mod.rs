@@ -4,7 +4,8 @@
 //! into *entries*, one for each combination of what their lists name (`entry`), and the entries
 //! of one family into a decision tree (`build`) that a whole burst goes down together
 //! (`search`): a few loads and one comparison of eight entries for most packets, however many
-//! rules there are.
+//! rules there are. Where there are few, a burst is compared with all of them, eight packets at
+//! once.
 //!
 //! Two classifiers stand beside each other for each family. The first is for packets whose ports
 //! can be read. The second is for those whose cannot, and there what cannot be known is decided
@@ -19,6 +20,8 @@
 
 mod build;
 mod entry;
+mod keys;
+mod lanes;
 mod search;
 #[cfg(test)]
 mod tests;
@@ -34,6 +37,7 @@ use std::{
 
 use ipnet::IpNet;
 
+pub use self::keys::{Keys, TOGETHER};
 use self::{
     entry::{Entries, PortClasses},
     search::Classifier,
@@ -42,9 +46,9 @@ use super::PortId;
 use crate::stats::counters::Counter;
 
 /// Words of an IPv4 packet's key: source, destination, ports, and the rest.
-const V4: usize = 4;
+pub const V4: usize = 4;
 /// Words of an IPv6 packet's key.
-const V6: usize = 10;
+pub const V6: usize = 10;
 
 /// An IPv4 packet, as the classifier takes it.
 pub type Key4 = [u32; V4];
@@ -232,29 +236,28 @@ impl Compiled {
         port.map_or(0, |port| self.outgoing.of(port)) << entry::OUT
     }
 
-    /// For each key the number of the first rule that fits it, or the number of rules if none
-    /// does. Only for packets of [`Kind::Whole`].
+    /// For each of the first `n` keys the number of the first rule that fits it, or the number of
+    /// rules if none does; what stands in `found` behind these means nothing. Only for packets of
+    /// [`Kind::Whole`].
     #[inline]
-    pub fn search4(&self, keys: &[Key4], found: &mut [u32]) {
-        self.v4.whole.search(keys, found);
+    pub fn search4(&self, keys: &Keys<V4>, n: usize, found: &mut [u32; TOGETHER]) {
+        self.v4.whole.search(keys, n, found);
     }
 
     /// The same for IPv6.
     #[inline]
-    pub fn search6(&self, keys: &[Key6], found: &mut [u32]) {
-        self.v6.whole.search(keys, found);
+    pub fn search6(&self, keys: &Keys<V6>, n: usize, found: &mut [u32; TOGETHER]) {
+        self.v6.whole.search(keys, n, found);
     }
 
     /// The first rule that fits one packet of any kind, or the number of rules.
     pub fn find(&self, key: &Key, kind: Kind) -> u32 {
-        let mut found = [0];
         match (key, kind) {
-            (Key::V4(key), Kind::Whole) => self.v4.whole.search(&[*key], &mut found),
-            (Key::V6(key), Kind::Whole) => self.v6.whole.search(&[*key], &mut found),
-            (Key::V4(key), kind) => self.v4.odd.search(&[with_kind(*key, kind)], &mut found),
-            (Key::V6(key), kind) => self.v6.odd.search(&[with_kind(*key, kind)], &mut found),
+            (Key::V4(key), Kind::Whole) => self.v4.whole.find(key),
+            (Key::V6(key), Kind::Whole) => self.v6.whole.find(key),
+            (Key::V4(key), kind) => self.v4.odd.find(&with_kind(*key, kind)),
+            (Key::V6(key), kind) => self.v6.odd.find(&with_kind(*key, kind)),
         }
-        found[0]
     }
 
     /// Whether a packet that rule `number` fits is discarded.
@@ -413,6 +416,27 @@ impl Acl {
         if let Some(counter) = counter {
             counter.add(n);
         }
+    }
+
+    /// Counts a burst, by the rules that its packets fitted, as [`Acl::count`] does. Gives whether one
+    /// of them denies or is logged.
+    #[inline(always)]
+    pub fn count_all(&self, worker: usize, found: &[u32]) -> bool {
+        let Some(&first) = found.first() else { return false };
+        // Most bursts fit the same rule, or none.
+        if found.iter().fold(0, |differs, rule| differs | (rule ^ first)) == 0 {
+            self.count(worker, first, found.len() as u64);
+            return self.flags.get(first as usize).is_some_and(|flags| *flags != 0);
+        }
+        let hits = self.hits.get(worker).map_or(&[][..], |hits| hits);
+        let mut all = 0;
+        for &rule in found {
+            if let Some(counter) = hits.get(rule as usize) {
+                counter.add(1);
+            }
+            all |= self.flags.get(rule as usize).copied().unwrap_or(0);
+        }
+        all != 0
     }
 
     /// The packets that each rule fitted, over all workers; at the end, those that none fitted.

@@ -16,6 +16,7 @@ struct Packet {
     came_in: PortId,
     leaves_by: Option<PortId>,
     kind: Kind,
+    established: bool,
 }
 
 /// The first rule that fits, by going through all: what the classifiers must say.
@@ -39,7 +40,8 @@ fn fits(rule: &Rule, packet: &Packet) -> bool {
         Kind::Later => protocol && !(rule.denies && has_ports),
         Kind::Hidden => (rule.protocol.is_none() && !has_ports) || rule.denies,
     };
-    place && within(&rule.from, packet.source) && within(&rule.to, packet.destination) && upper
+    let state = rule.state.is_none_or(|state| (state == State::Established) == packet.established);
+    place && within(&rule.from, packet.source) && within(&rule.to, packet.destination) && upper && state
 }
 
 /// Whether the ranges hold every port.
@@ -57,8 +59,13 @@ fn find(compiled: &Compiled, p: &Packet) -> u32 {
         Kind::Later => (p.protocol, 0),
         Kind::Hidden => (0, 0),
     };
+    compiled.find(&key(compiled, p, protocol, ports), p.kind)
+}
+
+fn key(compiled: &Compiled, p: &Packet, protocol: u8, ports: u32) -> Key {
     let place = compiled.came_in(p.came_in) | compiled.leaves_by(p.leaves_by);
-    compiled.find(&Key::new(p.source, p.destination, protocol, ports, place), p.kind)
+    let key = Key::new(p.source, p.destination, protocol, ports, place);
+    if p.established { key.established() } else { key }
 }
 
 /// Addresses from few networks, so that rules and packets meet.
@@ -107,6 +114,7 @@ fn random_rule(random: &mut Random) -> Rule {
         protocol,
         from_ports: ports(random),
         to_ports: ports(random),
+        state: [None, None, Some(State::New), Some(State::Established)][random.below(4)],
         ..Rule::of_all("", false)
     }
 }
@@ -139,6 +147,7 @@ fn random_packet(random: &mut Random, rules: &[Rule]) -> Packet {
         came_in: random.below(4) as PortId,
         leaves_by: [None, Some(0), Some(1), Some(2), Some(3)][random.below(5)],
         kind: [Kind::Whole, Kind::Whole, Kind::Later, Kind::Hidden][random.below(4)],
+        established: random.below(2) == 0,
     }
 }
 
@@ -168,26 +177,49 @@ fn many_rules_are_searched_as_rightly_as_few() {
     }
 }
 
-#[test]
-fn a_whole_burst_gets_the_answers_of_its_packets() {
-    let mut random = Random::new(5);
-    let rules: Vec<Rule> = (0..200).map(|_| random_rule(&mut random)).collect();
+fn compare_bursts(seed: u64, rules: usize, bursts: usize) {
+    let mut random = Random::new(seed);
+    let rules: Vec<Rule> = (0..rules).map(|_| random_rule(&mut random)).collect();
     let compiled = Compiled::new(rules.clone()).unwrap();
-    let (mut keys, mut expected) = (Vec::new(), Vec::new());
-    while keys.len() < 75 {
-        let p = Packet { kind: Kind::Whole, ..random_packet(&mut random, &rules) };
-        let place = compiled.came_in(p.came_in) | compiled.leaves_by(p.leaves_by);
-        let ports = u32::from(p.ports.0) << 16 | u32::from(p.ports.1);
-        if let Key::V4(key) = Key::new(p.source, p.destination, p.protocol, ports, place)
-            && p.source.is_ipv4()
-        {
-            keys.push(key);
-            expected.push(first_fit(&rules, &p));
+    let (mut keys4, mut keys6, mut found) = (Keys::default(), Keys::default(), [0; TOGETHER]);
+    for _ in 0..bursts {
+        let n = random.below(TOGETHER + 1);
+        let (mut expected4, mut expected6) = (Vec::new(), Vec::new());
+        while expected4.len() < n || expected6.len() < n {
+            let p = Packet { kind: Kind::Whole, ..random_packet(&mut random, &rules) };
+            let ports = u32::from(p.ports.0) << 16 | u32::from(p.ports.1);
+            let first = first_fit(&rules, &p);
+            match key(&compiled, &p, p.protocol, ports) {
+                Key::V4(key) if p.source.is_ipv4() && expected4.len() < n => {
+                    keys4.set(expected4.len(), key);
+                    assert_eq!(keys4.get(expected4.len()), key);
+                    expected4.push(first);
+                }
+                Key::V6(key) if expected6.len() < n => {
+                    keys6.set(expected6.len(), key);
+                    expected6.push(first);
+                }
+                _ => {}
+            }
         }
+        compiled.search4(&keys4, n, &mut found);
+        assert_eq!(found[..n], expected4, "seed {seed}, {} rules", rules.len());
+        compiled.search6(&keys6, n, &mut found);
+        assert_eq!(found[..n], expected6, "seed {seed}, {} rules", rules.len());
     }
-    let mut found = vec![0; keys.len()];
-    compiled.search4(&keys, &mut found);
-    assert_eq!(found, expected);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+    #[test]
+    fn a_whole_burst_gets_the_answers_of_its_packets(seed in any::<u64>(), rules in 0..80usize) {
+        compare_bursts(seed, rules, 10);
+    }
+
+    #[test]
+    fn a_burst_is_compared_with_few_rules_as_rightly(seed in any::<u64>(), rules in 0..6usize) {
+        compare_bursts(seed, rules, 10);
+    }
 }
 
 #[test]
@@ -235,6 +267,7 @@ fn rules_that_all_overlap_take_bounded_memory() {
             came_in: 0,
             leaves_by: None,
             kind: Kind::Whole,
+            established: false,
         };
         assert_eq!(find(&compiled, &packet), first_fit(&rules, &packet));
     }
@@ -257,4 +290,16 @@ fn hits_of_all_workers_are_added_up() {
     acl.count(7, 0, 1);
     assert_eq!(acl.hits(), [0, 7, 9]);
     assert!(acl.denies(0) && !acl.denies(1) && !acl.denies(2));
+}
+
+#[test]
+fn a_burst_is_counted_by_rule_and_says_whether_one_denies() {
+    let acl =
+        Acl::new(Compiled::new(vec![Rule::of_all("a", true), Rule::of_all("b", false)]).unwrap().into(), 2);
+    assert!(!acl.count_all(0, &[]));
+    assert!(!acl.count_all(0, &[1, 1, 1]));
+    assert!(!acl.count_all(1, &[1, 2, 1]));
+    assert!(acl.count_all(0, &[0, 0]));
+    assert!(acl.count_all(1, &[2, 0, 2]));
+    assert_eq!(acl.hits(), [3, 5, 3]);
 }
