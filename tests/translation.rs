@@ -11,13 +11,17 @@ mod packets;
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use sweepd::forward::{
-    flows::{FlowTable, Secret},
-    verdict::Verdict,
+use sweepd::{
+    forward::{
+        flows::{FlowTable, Secret},
+        messages::{Mapped, Means, ToKeeper},
+        verdict::Verdict,
+    },
+    tables::masquerade::Log,
 };
 
 use common::{host_mac, port_mac};
-use gateway::{A, ACK, FRONT, Gateway, SYN, X, echo, end, said, tcp, udp};
+use gateway::{A, ACK, B, FRONT, Gateway, SYN, X, echo, end, said, tcp, udp};
 use packets::ethernet;
 
 /// What happens.
@@ -163,6 +167,84 @@ proptest! {
     fn the_translation_does_what_a_plain_model_does(steps in prop::collection::vec(step(), 1..80), workers in prop::sample::select(vec![1usize, 2, 4])) {
         run(&mut Gateway::new(workers), &steps)?;
     }
+}
+
+#[test]
+fn a_host_has_its_quota_over_all_workers() {
+    for workers in [1, 2, 4] {
+        let mut gateway = Gateway::new(workers);
+        gateway.mapped((A, 3999), (X, 53));
+        // One flow is there when the rule gets its quota.
+        gateway.change(|rule| rule.quota = 10);
+        let open = |gateway: &mut Gateway| {
+            let leaves =
+                |port: &u16| gateway.send(0, &udp((A, *port), (X, 53))).iter().any(|(at, _)| *at == 1);
+            (4000..4030u16).filter(leaves).collect::<Vec<_>>()
+        };
+        let first = open(&mut gateway);
+        assert_eq!(first.len(), 9, "{workers} workers");
+        assert_eq!(gateway.tube.count(Verdict::OverQuota), 21);
+        assert_eq!(open(&mut gateway), first, "known flows go on");
+        gateway.mapped((B, 4000), (X, 53));
+        gateway.pass(310);
+        assert_eq!(open(&mut gateway).len(), 10, "{workers} workers");
+    }
+}
+
+/// What workers have told the keeper about mappings and blocks.
+fn logged(gateway: &Gateway) -> Vec<Mapped> {
+    let of_mappings = |message| match message {
+        ToKeeper::Mapped(mapped) => Some(*mapped),
+        _ => None,
+    };
+    gateway.tube.to_keeper.try_iter().filter_map(of_mappings).collect()
+}
+
+#[test]
+fn logged_blocks_say_whose_every_port_is() {
+    for workers in [1, 2, 4] {
+        let mut gateway = Gateway::new(workers);
+        gateway.change(|rule| rule.log = Log::Blocks);
+        let mut used = Vec::new();
+        for n in 0..100 {
+            for host in [A, B] {
+                used.push((host, gateway.mapped((host, 4000 + n), (X, 53)).1));
+                let out = gateway.out(&tcp((host, 4000 + n), (X, 80), SYN));
+                used.push((host, said(&out).1.1));
+            }
+        }
+        let given = logged(&gateway);
+        assert!(given.len() < 4 * workers + 8, "{} lines with {workers} workers", given.len());
+        for (host, port) in used {
+            let of_port = |block: &&Mapped| block.begins && (block.first..=block.last).contains(&port);
+            let holders: Vec<_> = given.iter().filter(of_port).collect();
+            assert_eq!(holders.len(), 1);
+            assert_eq!(
+                (holders[0].inside.to_string(), holders[0].outside.to_string()),
+                (host.into(), FRONT.into())
+            );
+            assert_eq!((holders[0].means, holders[0].unlogged), (Means::Block, 0));
+        }
+        gateway.pass(310);
+        let key = |block: &Mapped| (block.inside, block.first, block.last);
+        let mut back: Vec<_> = logged(&gateway).iter().filter(|block| !block.begins).map(key).collect();
+        let mut given: Vec<_> = given.iter().map(key).collect();
+        (back.sort_unstable(), given.sort_unstable());
+        assert_eq!(back, given, "all come back");
+    }
+}
+
+#[test]
+fn logged_mappings_have_a_line_as_they_begin_and_one_as_they_end() {
+    let mut gateway = Gateway::new(2);
+    gateway.change(|rule| rule.log = Log::Mappings);
+    let (_, port) = gateway.mapped((A, 4000), (X, 53));
+    gateway.mapped((A, 4000), (X, 54));
+    gateway.pass(310);
+    let lines = logged(&gateway);
+    let told: Vec<_> = lines.iter().map(|line| (line.begins, line.first, line.last, line.means)).collect();
+    let means = Means::Mapping { protocol: 17, port: 4000 };
+    assert_eq!(told, [(true, port, port, means), (false, port, port, means)]);
 }
 
 /// New flows of the flood; `SWEEPD_FLOOD` asks for another number.

@@ -17,6 +17,7 @@ use super::{
     support::{Feature, Uses},
     value::{self, PortRange},
 };
+use crate::tables::masquerade::Log;
 
 /// `[[masquerade]]`
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,8 +46,8 @@ pub struct Masquerade {
     pub inbound_refresh: bool,
     /// Most flows of one host inside; none: no limit.
     pub quota: Option<u32>,
-    /// Whether new and ended mappings are logged.
-    pub log: bool,
+    /// What of its mappings is logged.
+    pub log: Log,
 }
 
 /// `[[one_to_one]]`
@@ -120,7 +121,7 @@ pub(super) fn read_masquerade(
     let inbound_refresh =
         section.read(problems, "inbound_refresh", value::boolean).is_some_and(|on| on.value);
     let quota = section.read(problems, "quota", |v| value::integer(v, 1..=8_000_000));
-    let log = section.read(problems, "log", value::boolean).is_some_and(|on| on.value);
+    let log = section.read(problems, "log", logged).map_or(Log::Nothing, |log| log.value);
     let minute = |n: u64| Duration::from_secs(60 * n);
     let udp_timeout =
         timeout(section, problems, "udp_timeout", minute(5), (minute(2), "2m", "RFC 4787 REQ-5"));
@@ -146,6 +147,15 @@ pub(super) fn read_masquerade(
         quota: quota.and_then(|quota| u32::try_from(quota.value).ok()),
         log,
     });
+}
+
+/// What is logged: a word, or `true` for each mapping.
+fn logged(value: &DeValue<'_>) -> Result<Log, String> {
+    match value {
+        DeValue::Boolean(on) => Ok(if *on { Log::Mappings } else { Log::Nothing }),
+        DeValue::String(_) => value::choice(value, &[("mappings", Log::Mappings), ("blocks", Log::Blocks)]),
+        other => Err(format!("found {}; write \"mappings\", \"blocks\" or false", other.type_str())),
+    }
 }
 
 /// Reads a timeout, and warns when it is shorter than the RFC wants.

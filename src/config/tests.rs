@@ -226,7 +226,7 @@ fn every_key_of_the_schema_has_the_value_that_the_file_gives() {
             open: true,
             inbound_refresh: true,
             quota: Some(1000),
-            log: true,
+            log: crate::tables::masquerade::Log::Mappings,
         }]
     );
     let to = "10.0.0.5:8443".parse().unwrap();

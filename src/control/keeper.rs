@@ -4,6 +4,7 @@
 
 mod change;
 pub(crate) mod filters;
+mod ledger;
 mod ports;
 mod search;
 #[cfg(test)]

@@ -19,7 +19,7 @@ use super::{
     plug::{Plug, Share, Up},
     pulse::Pulse,
     slow::Slow,
-    translate::Translator,
+    translate::{Translator, quotas::Quotas},
     used::Used,
     worker::Worker,
 };
@@ -77,10 +77,11 @@ impl Assembly {
     /// # Errors
     /// When the system refuses the memory.
     pub fn make_room(&mut self, flows: usize) -> io::Result<()> {
-        let count = self.workers.len();
+        let (count, quotas) = (self.workers.len(), Arc::<Quotas>::default());
         for worker in &mut self.workers {
             worker.slow.flows = FlowTable::new(flows, Secret::random()?)?;
-            worker.slow.translator = Translator::new(worker.index, count, flows)?;
+            worker.slow.translator =
+                Translator::new((worker.index, count), flows, quotas.clone(), worker.keeper.clone())?;
         }
         Ok(())
     }
@@ -116,6 +117,7 @@ pub fn assemble(
         commands.push(from);
     }
     let (peers, inboxes) = connect(&links);
+    let quotas = Arc::<Quotas>::default();
     let mut parts: Vec<Worker> = readers
         .into_iter()
         .zip(commands)
@@ -124,7 +126,7 @@ pub fn assemble(
         .map(|(index, ((reader, commands), (peers, inbox)))| {
             let ways = vec![Way::None; stats.places()];
             let flows = FlowTable::new(DEFAULT_FLOWS, Secret::random()?)?;
-            let translator = Translator::new(index, count, DEFAULT_FLOWS)?;
+            let translator = Translator::new((index, count), DEFAULT_FLOWS, quotas.clone(), keeper.clone())?;
             Ok(Worker {
                 index,
                 inputs: Vec::new(),

@@ -3,7 +3,11 @@
 //! Channels (crate `crossbeam-channel`) carry these. A worker sends only for unusual packets, with
 //! `try_send`, and looks for commands only while it holds packets or has been woken.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
+    time::SystemTime,
+};
 
 use super::{
     plug::{Answer, Plug},
@@ -60,6 +64,9 @@ pub enum ToKeeper {
     },
     /// A packet that a rule with `log` has fitted; said so often that it can be read, and no more.
     Judged(Box<Judged>),
+    /// A mapping, or a block of ports for mappings, that a rule with `log` has given out or got
+    /// back.
+    Mapped(Box<Mapped>),
     /// The device behind `port` is gone.
     PortGone {
         /// Which.
@@ -95,6 +102,41 @@ pub struct Judged {
     pub ports: (u16, u16),
     /// Packets since the last one that were to be logged and are not.
     pub unlogged: u64,
+}
+
+/// What an inside host had outside, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    /// Whether it begins; else it has ended.
+    pub begins: bool,
+    /// The host.
+    pub inside: Ipv4Addr,
+    /// Its address outside.
+    pub outside: Ipv4Addr,
+    /// Its first port outside.
+    pub first: u16,
+    /// Its last port outside.
+    pub last: u16,
+    /// What it is.
+    pub means: Means,
+    /// When it began or ended.
+    pub at: SystemTime,
+    /// How many were left out since the last one.
+    pub unlogged: u64,
+}
+
+/// What an inside host has outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Means {
+    /// One port, for one of its own.
+    Mapping {
+        /// The protocol's number.
+        protocol: u8,
+        /// The port inside.
+        port: u16,
+    },
+    /// All ports from the first to the last, of every protocol, for whichever of its own.
+    Block,
 }
 
 /// A look at what a worker keeps, taken between two sweeps: it must be short.

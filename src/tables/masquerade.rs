@@ -30,10 +30,22 @@ pub struct Rule {
     pub open: bool,
     /// Whether packets from outside keep a flow alive as well.
     pub inbound_refresh: bool,
-    /// Most flows of one inside host on one worker; 0 for no limit.
+    /// Most flows of one inside host, over all workers; 0 for no limit.
     pub quota: u32,
-    /// Whether new and ended mappings are logged.
-    pub log: bool,
+    /// What is logged.
+    pub log: Log,
+}
+
+/// What of a masquerade's mappings is logged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Log {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Each mapping, as it begins and as it ends.
+    Mappings,
+    /// The blocks of ports of each inside host, which then has them for itself.
+    Blocks,
 }
 
 /// `[[forward_port]]`: a port of the addresses in front leads to a server inside.
@@ -214,7 +226,7 @@ mod tests {
             open: false,
             inbound_refresh: false,
             quota: 0,
-            log: false,
+            log: Log::Nothing,
         }
     }
 

@@ -8,7 +8,7 @@ use sweepd::{
     forward::verdict::Verdict,
     tables::{
         Timeouts,
-        masquerade::{Forward, Masquerade, Pair, Rule},
+        masquerade::{Forward, Log, Masquerade, Pair, Rule},
     },
 };
 
@@ -53,7 +53,7 @@ pub fn rule() -> Rule {
         open: false,
         inbound_refresh: false,
         quota: 0,
-        log: false,
+        log: Log::Nothing,
     }
 }
 

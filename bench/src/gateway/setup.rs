@@ -66,7 +66,7 @@ pub fn masquerade() -> Masquerade {
         open: false,
         inbound_refresh: false,
         quota: 0,
-        log: false,
+        log: masquerade::Log::Nothing,
     };
     Masquerade::new((1..=OUT_PORTS).map(rule).collect(), Vec::new(), Vec::new())
 }

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, time::Instant};
 
-use super::{Notice, filters, work::Work};
+use super::{Notice, filters, ledger, work::Work};
 use crate::{
     control::{
         kernel::{Care, NeighborState},
@@ -129,6 +129,7 @@ impl Work {
                 let name = |port| self.rib.port(port).map(|port| port.name.clone());
                 log::info!("{}", filters::line(&judged, name));
             }
+            ToKeeper::Mapped(mapped) => log::info!("{}", ledger::line(&mapped)),
             ToKeeper::WrongSums { port } => self.warn_of_sums(port),
             ToKeeper::PortGone { port, reason } => {
                 let known = self.ports.get(usize::from(port)).and_then(Option::as_ref);

@@ -58,6 +58,8 @@ impl Mapping {
 struct Host {
     address: u32,
     flows: u32,
+    /// How many of its flows [`Quotas`](super::quotas::Quotas) counts.
+    counted: u32,
 }
 
 /// Why there is no mapping.
@@ -69,6 +71,24 @@ pub enum Refused {
     Quota,
     /// There is no room.
     Full,
+}
+
+/// A mapping that was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Made {
+    /// Its number.
+    pub number: u32,
+    /// Whether its host has got a block of ports with it.
+    pub with_block: bool,
+}
+
+/// A mapping that has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// What it was.
+    pub mapping: Mapping,
+    /// Whether its host has given a block of ports back with it.
+    pub with_block: bool,
 }
 
 /// What a mapping is to be made from.
@@ -163,15 +183,15 @@ impl Mappings {
     ///
     /// # Errors
     /// [`Refused`].
-    pub fn make(&mut self, wanted: &Wanted, random: u64) -> Result<u32, Refused> {
+    pub fn make(&mut self, wanted: &Wanted, random: u64) -> Result<Made, Refused> {
         let &Wanted { protocol, inside, address, out, rule, version, share } = wanted;
-        let port = self.ports.take(address, protocol, share, random).ok_or(Refused::NoPort)?;
-        let external = End4::new(address, port);
+        let given = self.ports.take(address, protocol, share, random).ok_or(Refused::NoPort)?;
+        let external = End4::new(address, given.port);
         let number = self.enter(Mapping {
             inside: inside.address,
             external: address,
             inside_port: inside.port,
-            external_port: port,
+            external_port: given.port,
             out,
             rule,
             flows: 0,
@@ -184,7 +204,7 @@ impl Mappings {
         if number.is_none() {
             self.ports.give_back(external.address, protocol, external.port);
         }
-        number.ok_or(Refused::Full)
+        number.map(|number| Made { number, with_block: given.with_block }).ok_or(Refused::Full)
     }
 
     fn enter(&mut self, mapping: Mapping) -> Option<u32> {
@@ -213,7 +233,7 @@ impl Mappings {
         if let Some(number) = self.find_host(address) {
             return Some(number);
         }
-        let number = self.hosts.insert(Host { address, flows: 0 })?;
+        let number = self.hosts.insert(Host { address, flows: 0, counted: 0 })?;
         if self.by_host.insert(self.hash_host(address), number).is_err() {
             self.hosts.remove(number);
             return None;
@@ -234,6 +254,31 @@ impl Mappings {
         self.find_host(address).map_or(0, |number| self.hosts.get(number).flows)
     }
 
+    /// From now on all flows that the host with this address has are counted besides; gives how many
+    /// are new to that.
+    pub fn count_all(&mut self, address: u32) -> u32 {
+        let Some(number) = self.find_host(address) else { return 0 };
+        let host = self.hosts.get_mut(number);
+        let new = host.flows.saturating_sub(host.counted);
+        host.counted = host.flows;
+        new
+    }
+
+    /// The newest flow of the host of this mapping is counted besides.
+    pub fn count_newest(&mut self, number: u32) {
+        let host = self.mappings.get(number).host;
+        self.hosts.get_mut(host).counted += 1;
+    }
+
+    /// One flow less of the host of this mapping is counted besides. Gives its address; none when no
+    /// flow of it was.
+    pub fn count_less(&mut self, number: u32) -> Option<u32> {
+        let host = self.hosts.get_mut(self.mappings.get(number).host);
+        let counted = host.counted > 0;
+        host.counted -= u32::from(counted);
+        counted.then_some(host.address)
+    }
+
     /// Counts one more flow.
     pub fn add_flow(&mut self, number: u32) {
         let mapping = self.mappings.get_mut(number);
@@ -243,7 +288,7 @@ impl Mappings {
     }
 
     /// Counts one flow less; a mapping without flows ends, and this gives what it was.
-    pub fn end_flow(&mut self, number: u32) -> Option<Mapping> {
+    pub fn end_flow(&mut self, number: u32) -> Option<Ended> {
         let mapping = self.mappings.get_mut(number);
         let host = self.hosts.get_mut(mapping.host);
         mapping.flows = mapping.flows.saturating_sub(1);
@@ -252,17 +297,17 @@ impl Mappings {
     }
 
     /// Ends a mapping that has no flows.
-    pub fn end_idle(&mut self, number: u32) -> Option<Mapping> {
+    pub fn end_idle(&mut self, number: u32) -> Option<Ended> {
         let mapping = *self.mappings.get(number);
         if mapping.flows > 0 {
             return None;
         }
         self.detach(number);
         self.outside.remove(self.hash_outside(mapping.protocol, mapping.external()), number);
-        self.ports.give_back(mapping.external, mapping.protocol, mapping.external_port);
+        let with_block = self.ports.give_back(mapping.external, mapping.protocol, mapping.external_port);
         self.mappings.remove(number);
         self.forget_idle_host(mapping.host);
-        Some(mapping)
+        Some(Ended { mapping, with_block })
     }
 
     /// No further flow gets this mapping; its end inside may get another one.
@@ -306,7 +351,7 @@ mod tests {
             out: 1,
             rule: 0,
             version: 0,
-            share: Share { first: 2000, last: 2127, worker: 0, workers },
+            share: Share { first: 2000, last: 2127, worker: 0, workers, host: None },
         }
     }
 
@@ -315,7 +360,7 @@ mod tests {
         let mut mappings = Mappings::new(100, Secret::from_seed(1)).unwrap();
         for round in 0..300 {
             let want = wanted(round % 7, 1);
-            let number = mappings.make(&want, u64::from(round) << 32).unwrap();
+            let number = mappings.make(&want, u64::from(round) << 32).unwrap().number;
             mappings.add_flow(number);
             mappings.add_flow(number);
             let external = mappings.get(number).external();
@@ -329,7 +374,7 @@ mod tests {
             assert_eq!(mappings.find_outside(17, external), Some(number));
             assert_eq!(mappings.flows_of(want.inside.address), 2);
             assert!(mappings.end_flow(number).is_none());
-            assert_eq!(mappings.end_flow(number).unwrap().external(), external);
+            assert_eq!(mappings.end_flow(number).unwrap().mapping.external(), external);
             assert_eq!(mappings.find_inside(17, want.inside, 1), None);
             assert_eq!(mappings.find_outside(17, external), None);
             assert_eq!((mappings.flows_of(want.inside.address), mappings.len()), (0, 0));
@@ -339,7 +384,7 @@ mod tests {
     #[test]
     fn without_ports_none_is_made_and_one_that_ends_makes_room() {
         let mut mappings = Mappings::new(1000, Secret::from_seed(1)).unwrap();
-        let made: Vec<u32> = (0..128).map(|n| mappings.make(&wanted(n, 1), 9).unwrap()).collect();
+        let made: Vec<u32> = (0..128).map(|n| mappings.make(&wanted(n, 1), 9).unwrap().number).collect();
         made.iter().for_each(|number| mappings.add_flow(*number));
         assert_eq!(mappings.make(&wanted(500, 1), 9), Err(Refused::NoPort));
         assert_eq!(mappings.flows_of(0x0a00_0000 + 125), 0);
@@ -350,10 +395,10 @@ mod tests {
     #[test]
     fn a_detached_mapping_is_known_outside_only() {
         let mut mappings = Mappings::new(10, Secret::from_seed(1)).unwrap();
-        let old = mappings.make(&wanted(1, 1), 9).unwrap();
+        let old = mappings.make(&wanted(1, 1), 9).unwrap().number;
         mappings.add_flow(old);
         mappings.detach(old);
-        let new = mappings.make(&wanted(1, 1), 9).unwrap();
+        let new = mappings.make(&wanted(1, 1), 9).unwrap().number;
         mappings.add_flow(new);
         assert_eq!(mappings.find_inside(17, wanted(1, 1).inside, 1), Some(new));
         assert_eq!(mappings.find_outside(17, mappings.get(old).external()), Some(old));

@@ -3,33 +3,46 @@
 //! Every mapping and every flow that is translated has one worker that knows it, and the others
 //! can tell which: an end inside belongs to the worker that its hash names, a port outside to the
 //! worker that has its block, and a mapping is always made of two ends of the same worker's. A
-//! packet that another worker has received is handed to it. So nothing here is shared.
+//! packet that another worker has received is handed to it. So nothing here is shared but the
+//! counts that quotas ask for, once a flow.
 //!
 //! The rules of behaviour are those of RFC 4787 (UDP), 5382 (TCP), 5508 (ICMP), 6864 (identification)
 //! and 7857: mappings that do not depend on whom an inside host talks to, filtering that does unless
 //! a rule says otherwise.
 
 pub mod edit;
+pub mod ledger;
 pub mod mappings;
 pub mod pieces;
 pub mod ports;
+pub mod quotas;
 pub mod slab;
 pub mod stages;
 pub mod syns;
 pub mod upper;
 
-use std::{io, net::IpAddr};
+use std::{io, net::IpAddr, sync::Arc};
+
+use crossbeam_channel::Sender;
 
 use self::{
-    mappings::{Mapping, Mappings, Refused, Wanted},
+    ledger::Ledger,
+    mappings::{Ended, Mappings, Refused, Wanted},
     pieces::Pieces,
     ports::Share,
+    quotas::Quotas,
     syns::Syns,
     upper::{Kind, Upper},
 };
-use super::flows::{End4, Flow, FlowId, FlowTable, Key4, OutsideKey, Secret, Translation};
+use super::{
+    flows::{End4, Flow, FlowId, FlowTable, Key4, OutsideKey, Secret, Translation},
+    messages::ToKeeper,
+};
 use crate::{
-    tables::{PortId, Timeouts, masquerade::Masquerade},
+    tables::{
+        PortId, Timeouts,
+        masquerade::{Log, Masquerade},
+    },
     wire::tcp::{ACK, SYN},
 };
 
@@ -81,22 +94,33 @@ pub struct Translator {
     pub pieces: Pieces,
     /// Connections from outside that wait for an answer from inside.
     pub syns: Syns,
+    /// The flows of hosts that have quotas, over all workers.
+    quotas: Arc<Quotas>,
+    ledger: Ledger,
     random: Random,
     ids: u16,
 }
 
 impl Translator {
     /// The translator of worker number `worker` of `workers`, with room for so many mappings.
+    /// `quotas` is the same for all workers; `keeper` hears what is to be logged.
     ///
     /// # Errors
     /// When the system refuses memory or random numbers.
-    pub fn new(worker: usize, workers: usize, capacity: usize) -> io::Result<Self> {
+    pub fn new(
+        (worker, workers): (usize, usize),
+        capacity: usize,
+        quotas: Arc<Quotas>,
+        keeper: Sender<ToKeeper>,
+    ) -> io::Result<Self> {
         Ok(Self {
             worker,
             workers: workers.max(1),
             mappings: Mappings::new(capacity, Secret::random()?)?,
             pieces: Pieces::default(),
             syns: Syns::default(),
+            quotas,
+            ledger: Ledger::new(keeper),
             random: Random::new(Secret::random()?),
             ids: 0,
         })
@@ -256,37 +280,53 @@ impl Translator {
         }
         let Some(rule_number) = now.rules.rule_for(out, inside.address) else { return Outward::AsItIs };
         let rule = &now.rules.rules[usize::from(rule_number)];
-        if rule.quota > 0 && self.mappings.flows_of(inside.address) >= rule.quota {
-            return Outward::Refused(Refused::Quota);
-        }
         let Some(address) = pair_with(inside.address, &rule.to) else { return Outward::AsItIs };
         let mut translation =
             Translation { external: End4::new(address, 0), remote, mapping: 0, out, rule: rule_number };
-        if matches!(upper.kind, Kind::Ports | Kind::Query) {
-            let wanted = Wanted {
-                protocol,
-                inside,
-                address,
-                out,
-                rule: rule_number,
-                version: now.rules.version,
-                share: Share {
-                    first: rule.first,
-                    last: rule.last,
-                    worker: self.worker,
-                    workers: self.workers,
-                },
-            };
-            let number = match self.mapping(now, &wanted) {
-                Ok(number) => number,
-                Err(refused) => return Outward::Refused(refused),
-            };
-            translation.mapping = number;
-            translation.external = self.mappings.get(number).external();
+        if !matches!(upper.kind, Kind::Ports | Kind::Query) {
+            return self.begin_outward(flows, now, (&key, swapped), &translation);
         }
-        let begun = self.begin_outward(flows, now, (&key, swapped), &translation);
-        if let (Outward::Refused(_), true) = (begun, translation.mapping != 0) {
-            self.mappings.end_idle(translation.mapping);
+        let wanted = Wanted {
+            protocol,
+            inside,
+            address,
+            out,
+            rule: rule_number,
+            version: now.rules.version,
+            share: Share {
+                first: rule.first,
+                last: rule.last,
+                worker: self.worker,
+                workers: self.workers,
+                host: (rule.log == Log::Blocks).then_some(inside.address),
+            },
+        };
+        if rule.quota > 0 {
+            let besides = self.mappings.count_all(inside.address);
+            if !self.quotas.take(inside.address, rule.quota, besides) {
+                return Outward::Refused(Refused::Quota);
+            }
+        }
+        let begun = match self.mapping(now, &wanted) {
+            Ok(number) => {
+                translation.mapping = number;
+                translation.external = self.mappings.get(number).external();
+                self.begin_outward(flows, now, (&key, swapped), &translation)
+            }
+            Err(refused) => Outward::Refused(refused),
+        };
+        match begun {
+            Outward::Refused(_) => {
+                if rule.quota > 0 {
+                    self.quotas.give_back(inside.address, 1);
+                }
+                if translation.mapping != 0 {
+                    let ended = self.mappings.end_idle(translation.mapping);
+                    self.log_end(now.rules, ended);
+                }
+            }
+            _ if rule.quota > 0 => self.mappings.count_newest(translation.mapping),
+            _ => {}
         }
         begun
     }
@@ -307,11 +347,15 @@ impl Translator {
             self.mappings.detach(number);
         }
         let random = self.random.next();
-        let number = self.mappings.make(wanted, random)?;
-        if now.rules.rules[usize::from(wanted.rule)].log {
-            log(self.mappings.get(number), "mapped to");
+        let made = self.mappings.make(wanted, random)?;
+        let mapping = self.mappings.get(made.number);
+        if made.with_block {
+            self.ledger.block(mapping, true);
         }
-        Ok(number)
+        if now.rules.rules[usize::from(wanted.rule)].log == Log::Mappings {
+            self.ledger.mapping(mapping, true);
+        }
+        Ok(made.number)
     }
 
     fn begin_outward(
@@ -394,12 +438,25 @@ impl Translator {
         if !flow.is_translated() {
             return;
         }
-        let translation = flow.translation();
-        if translation.mapping != 0
-            && let Some(mapping) = self.mappings.end_flow(translation.mapping)
-            && rules.rules.get(usize::from(translation.rule)).is_some_and(|rule| rule.log)
-        {
-            log(&mapping, "no longer mapped to");
+        let number = flow.translation().mapping;
+        if number == 0 {
+            return;
+        }
+        if let Some(host) = self.mappings.count_less(number) {
+            self.quotas.give_back(host, 1);
+        }
+        let ended = self.mappings.end_flow(number);
+        self.log_end(rules, ended);
+    }
+
+    /// Logs that a mapping has ended, if it has and that is wanted.
+    fn log_end(&mut self, rules: &Masquerade, ended: Option<Ended>) {
+        let Some(Ended { mapping, with_block }) = ended else { return };
+        if rules.rules.get(usize::from(mapping.rule)).is_some_and(|rule| rule.log == Log::Mappings) {
+            self.ledger.mapping(&mapping, false);
+        }
+        if with_block {
+            self.ledger.block(&mapping, false);
         }
     }
 
@@ -422,13 +479,6 @@ pub fn timeouts<'a>(rules: &'a Masquerade, otherwise: &'a Timeouts, flow: &Flow)
         false => rules.rule_for(translation.out, flow.inside().address).unwrap_or(u16::MAX),
     };
     rules.timeouts(rule, otherwise)
-}
-
-/// One line for the log; mappings are made far from every packet's way.
-#[cold]
-fn log(mapping: &Mapping, what: &str) {
-    let (inside, external) = (mapping.inside(), mapping.external());
-    log::info!("masquerade: {} {inside} {what} {external}", protocol_name(mapping.protocol));
 }
 
 /// The name of a protocol, for people.
