@@ -7,9 +7,11 @@
 //! routes that takes everything shared [packet by packet](by_packet). Packets go from the inside
 //! out; every flow has been made before, so none takes the careful path. With two workers each has
 //! rings and a thread of its own and half of the flows, as a card's hash would give them, and both
-//! begin each timed sweep together.
+//! begin each timed sweep together. At the end one worker forwards between [`pcap:` devices](devices),
+//! which are in the measurement then.
 
 pub mod by_packet;
+mod devices;
 mod report;
 pub mod setup;
 
@@ -31,6 +33,7 @@ use sweepd::{
 use self::{
     by_packet::{Keeper, Shared, Taker},
     report::{Line, Report},
+    setup::Series,
 };
 use crate::{
     cycles::{self, Spread},
@@ -54,9 +57,18 @@ pub struct Gateway {
     /// Workers
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
     workers: Vec<usize>,
+    /// Whose the flows are
+    #[arg(long, value_delimiter = ',', default_values = ["destinations", "endpoints"])]
+    series: Vec<Series>,
+    /// Flows between `pcap:` devices, in packets per second; 0 for none
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000, 2_000_000])]
+    device_flows: Vec<usize>,
     /// Timed sweeps of each kind, after a tenth as many to warm up
     #[arg(long, default_value_t = 2000)]
     rounds: usize,
+    /// Turns of a tenth of a second of each kind between `pcap:` devices
+    #[arg(long, default_value_t = 30)]
+    turns: usize,
     /// Where to write data and plot
     #[arg(long, default_value = "bench/results")]
     out: PathBuf,
@@ -85,28 +97,32 @@ impl Mode {
 }
 
 impl Gateway {
-    /// Measures, prints, and writes `gateway.csv` and `gateway.svg`.
+    /// Measures, prints, and writes a csv and a plot of each series.
     ///
     /// # Errors
     /// When there is not enough memory, the instructions cannot be counted, a file cannot be
     /// written, or packets were lost.
     pub fn run(&self) -> io::Result<()> {
         let most = setup::ENDPOINTS * setup::DESTINATIONS;
-        let usable = self.workers.iter().all(|n| (1..=64).contains(n))
-            && self.flows.iter().all(|flows| (64..=most).contains(flows));
-        if !usable {
+        let range = 64..=most;
+        let mut flows = self.flows.iter().chain(self.device_flows.iter().filter(|flows| **flows > 0));
+        if !self.workers.iter().all(|n| (1..=64).contains(n)) || !flows.all(|flows| range.contains(flows)) {
             return Err(io::Error::other(format!(
-                "--flows takes numbers from 64 to {most}, and --workers from 1 to 64"
+                "flows are numbers from 64 to {most}, and workers from 1 to 64"
             )));
         }
         fs::create_dir_all(&self.out)?;
         let routes = setup::routes();
-        let mut report = Report::default();
-        report::head();
+        self.series.iter().try_for_each(|series| self.series(&routes, *series))
+    }
+
+    fn series(&self, routes: &Prefixes4, series: Series) -> io::Result<()> {
+        let mut report = Report::new(series);
+        report.head();
         let mut counted: HashMap<usize, [Counts; 2]> = HashMap::new();
         for &workers in &self.workers {
             for &flows in &self.flows {
-                let mut bench = Bench::new(&routes, flows, workers)?;
+                let mut bench = Bench::new(routes, series, flows, workers)?;
                 // Another worker beside it changes nothing in what one executes.
                 let counts = match counted.get(&flows) {
                     Some(counts) => *counts,
@@ -121,6 +137,10 @@ impl Gateway {
                     }
                 }
             }
+        }
+        for &flows in self.device_flows.iter().filter(|flows| **flows > 0) {
+            let rates = devices::measure(routes, series, flows, self.turns.max(1))?;
+            report.add_rates(flows, rates);
         }
         report.print();
         report.write(&self.out)
@@ -137,11 +157,11 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(routes: &Prefixes4, flows: usize, workers: usize) -> io::Result<Self> {
+    fn new(routes: &Prefixes4, series: Series, flows: usize, workers: usize) -> io::Result<Self> {
         let mut rigs = Vec::with_capacity(workers);
         for worker in 0..workers {
-            let mut rig = setup::gateway(routes)?;
-            setup::begin_flows(&mut rig, setup::frames(routes, flows, worker, workers))?;
+            let mut rig = setup::gateway(routes, series)?;
+            setup::begin_flows(&mut rig, setup::frames(routes, series, flows, worker, workers))?;
             rigs.push(rig);
         }
         let (shared, keeper) = Shared::new(setup::tables(routes, workers)?);

@@ -3,6 +3,7 @@
 pub mod acl;
 pub mod cycles;
 pub mod disciplines;
+pub mod flood;
 #[cfg(target_os = "linux")]
 pub mod follow;
 pub mod gateway;

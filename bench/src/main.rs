@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use sweepd_bench::{acl, gateway, heap, locked, lookup, peers, r530, report, rfc2544, sweep};
+use sweepd_bench::{acl, flood, gateway, heap, locked, lookup, peers, r530, report, rfc2544, sweep};
 #[cfg(target_os = "linux")]
 use sweepd_bench::{follow, veth};
 
@@ -23,6 +23,7 @@ struct Cli {
 enum Benchmark {
     /// Measure access rules, from none to ten thousand, beside a plain list
     Acl,
+    Flood(flood::Flood),
     Gateway(gateway::Gateway),
     Locked(locked::Locked),
     Lookup(lookup::Lookup),
@@ -40,6 +41,7 @@ enum Benchmark {
 fn main() -> ExitCode {
     let result = match Cli::parse().benchmark {
         Benchmark::Acl => acl::run(),
+        Benchmark::Flood(flood) => flood.run(),
         Benchmark::Gateway(gateway) => gateway.run(),
         Benchmark::Locked(locked) => locked.run(),
         Benchmark::Lookup(lookup) => lookup.run(),

@@ -12,7 +12,7 @@ use sweepd::{
 };
 
 use crate::{
-    gateway::setup,
+    gateway::setup::{self, Series},
     rig::{Headers, Rig},
     traffic::{self, Frame},
 };
@@ -134,12 +134,12 @@ fn filtered(n: u16, is_v4: bool) -> io::Result<Rig> {
 /// Packets of flows that are known and translated, with or without access rules.
 fn translated(filters: bool) -> io::Result<Rig> {
     let routes = setup::routes();
-    let mut rig = setup::gateway(&routes)?;
+    let mut rig = setup::gateway(&routes, Series::Destinations)?;
     if !filters {
         rig.worker.reader.offline();
         rig.publisher.as_mut().expect("this rig has no keeper").publish(|tables| tables.acl = None);
     }
-    setup::begin_flows(&mut rig, setup::frames(&routes, 1000, 0, 1))?;
+    setup::begin_flows(&mut rig, setup::frames(&routes, Series::Destinations, 1000, 0, 1))?;
     Ok(rig)
 }
 

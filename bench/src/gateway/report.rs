@@ -21,6 +21,9 @@ const PUBLISHED_LOCKED: [f64; 2] = [34.5, 10.8];
 const MORE_CYCLES: f64 = 90.0;
 /// The rate of one sweep's mode over that of the other with two workers, at least.
 const RATIO: f64 = 4.0;
+/// Percent that the rate between devices may fall from the fewest flows to the most. The published
+/// gateway's fell by 22.
+const FEWER: f64 = 20.0;
 /// Most bytes of a flow.
 const BYTES: f64 = 80.0;
 
@@ -60,31 +63,55 @@ fn place(headers: Headers) -> &'static str {
     }
 }
 
-/// All points.
-#[derive(Default)]
+/// All points of a series.
 pub struct Report {
+    series: setup::Series,
     lines: Vec<Line>,
-}
-
-/// Prints what is measured and the table's head.
-pub fn head() {
-    println!(
-        "masquerade of known flows behind {} access rules; up to {} ends inside, {} destinations;\n\
-         cycles per packet (TSC), sweeps of {SWEEP}: median (10th to 90th percentile)\n",
-        setup::RULES,
-        setup::ENDPOINTS,
-        setup::DESTINATIONS
-    );
-    if cfg!(debug_assertions) {
-        println!("NOT AN OPTIMISED BUILD: cycles and instructions mean nothing\n");
-    }
-    println!(
-        "{:>7} {:>9} {:>8} {:>7}  {:>22} {:>8} {:>7} {:>13} {:>11}",
-        "workers", "flows", "headers", "taken a", "cycles", "locked", "fences", "instructions", "bytes/flow"
-    );
+    /// Flows, and packets per second of each mode, between devices.
+    rates: Vec<(usize, [Spread; 2])>,
 }
 
 impl Report {
+    /// An empty one.
+    pub fn new(series: setup::Series) -> Self {
+        Self { series, lines: Vec::new(), rates: Vec::new() }
+    }
+
+    /// Prints what is measured and the table's head.
+    pub fn head(&self) {
+        let whose = match self.series {
+            setup::Series::Destinations => {
+                format!("up to {} ends inside, {} destinations", setup::ENDPOINTS, setup::DESTINATIONS)
+            }
+            setup::Series::Endpoints => format!("an end inside for each, {} addresses in front", setup::POOL),
+        };
+        println!(
+            "\nmasquerade of known flows behind {} access rules; {whose};\n\
+             cycles per packet (TSC), sweeps of {SWEEP}: median (10th to 90th percentile)\n",
+            setup::RULES,
+        );
+        if cfg!(debug_assertions) {
+            println!("NOT AN OPTIMISED BUILD: cycles and instructions mean nothing\n");
+        }
+        println!(
+            "{:>7} {:>9} {:>8} {:>7}  {:>22} {:>8} {:>7} {:>13} {:>11}",
+            "workers",
+            "flows",
+            "headers",
+            "taken a",
+            "cycles",
+            "locked",
+            "fences",
+            "instructions",
+            "bytes/flow"
+        );
+    }
+
+    /// Keeps rates between devices.
+    pub fn add_rates(&mut self, flows: usize, rates: [Spread; 2]) {
+        self.rates.push((flows, rates));
+    }
+
     /// Prints the point and keeps it.
     pub fn add(&mut self, line: Line) {
         println!(
@@ -125,7 +152,30 @@ impl Report {
     /// Prints the ratios beside the published ones, and the goals.
     pub fn print(&self) {
         self.print_rates();
+        self.print_device_rates();
         self.print_goals();
+    }
+
+    fn print_device_rates(&self) {
+        if self.rates.is_empty() {
+            return;
+        }
+        println!("\nmillion packets per second of one worker between pcap: devices, which are in it");
+        println!("{:>9}  {:>22} {:>22} {:>7}", "flows", "packet", "sweep", "ratio");
+        for (flows, rates) in &self.rates {
+            let [packet, sweep] = rates.each_ref().map(|rate| {
+                let Spread { median, low, high } = rate;
+                format!("{:.2} ({:.2} to {:.2})", median / 1e6, low / 1e6, high / 1e6)
+            });
+            let ratio = rates[1].median / rates[0].median;
+            println!("{flows:>9}  {packet:>22} {sweep:>22} {ratio:>7.2}");
+        }
+    }
+
+    /// Percent of the rate with the fewest flows that are missing with the most, between devices.
+    fn fewer(&self) -> Option<f64> {
+        let (few, many) = (self.rates.first()?, self.rates.last()?);
+        (few.0 < many.0).then(|| 100.0 * (1.0 - many.1[1].median / few.1[1].median))
     }
 
     fn print_rates(&self) {
@@ -173,6 +223,10 @@ impl Report {
         say("locked instructions a packet", locked, "0".into(), locked == 0.0);
         let bytes = most(&|line| line.bytes);
         say("bytes a flow, of a full table", bytes, format!("<= {BYTES}"), bytes <= BYTES);
+        if let Some(fewer) = self.fewer() {
+            let what = "percent fewer packets per second with most flows, devices";
+            say(what, fewer, format!("<= {FEWER}"), fewer <= FEWER);
+        }
         let flows = self.each(|line| line.flows);
         let (Some(&few), Some(&many)) = (flows.first(), flows.last()) else { return };
         for headers in [Headers::Cached, Headers::Memory] {
@@ -193,7 +247,7 @@ impl Report {
         }
     }
 
-    /// Writes `gateway.csv` and `gateway.svg`.
+    /// Writes a csv and a plot.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -201,6 +255,7 @@ impl Report {
         let mut csv = String::from(
             "workers,flows,headers,mode,cycles_median,cycles_p10,cycles_p90,locked,fences,instructions,bytes_per_flow\n",
         );
+        let mut devices = String::from("flows,mode,pps_median,pps_p10,pps_p90\n");
         for line in &self.lines {
             let Spread { median, low, high } = line.cycles;
             csv += &format!(
@@ -215,7 +270,20 @@ impl Report {
                 line.bytes
             );
         }
-        fs::write(out.join("gateway.csv"), csv)?;
+        let name = match self.series {
+            setup::Series::Destinations => "gateway".to_owned(),
+            setup::Series::Endpoints => format!("gateway-{}", self.series.name()),
+        };
+        for (flows, rates) in &self.rates {
+            for mode in Mode::ALL {
+                let Spread { median, low, high } = rates[mode as usize];
+                devices += &format!("{flows},{},{median:.0},{low:.0},{high:.0}\n", mode.name());
+            }
+        }
+        fs::write(out.join(format!("{name}.csv")), csv)?;
+        if !self.rates.is_empty() {
+            fs::write(out.join(format!("{name}-devices.csv")), devices)?;
+        }
         let mut series = Vec::new();
         for workers in self.each(|line| line.workers) {
             for mode in Mode::ALL {
@@ -229,8 +297,8 @@ impl Report {
             }
         }
         let title = "access rules and masquerade, known flows, headers in the cache";
-        plot::lines(&out.join("gateway.svg"), title, "flows", "cycles per packet", &series)?;
-        println!("\nwritten: {}", out.join("gateway.csv, gateway.svg").display());
+        plot::lines(&out.join(format!("{name}.svg")), title, "flows", "cycles per packet", &series)?;
+        println!("\nwritten: {}", out.join(format!("{name}.csv, {name}.svg")).display());
         Ok(())
     }
 }

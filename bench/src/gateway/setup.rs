@@ -1,6 +1,6 @@
 //! The gateway of the benchmark: rules, routes, flows, and a rig for each worker.
 
-use std::{io, sync::Arc};
+use std::{io, net::Ipv4Addr, sync::Arc};
 
 use sweepd::{
     forward::burst::Burst,
@@ -20,10 +20,59 @@ use crate::{
     traffic::{self, Frame},
 };
 
-/// Ends inside; flows are these times up to [`DESTINATIONS`].
+/// Ends inside of [`Series::Destinations`]; flows are these times up to [`DESTINATIONS`].
 pub const ENDPOINTS: usize = 20_000;
 /// Ends outside.
 pub const DESTINATIONS: usize = 100;
+/// Addresses in front of [`Series::Endpoints`], over all ports.
+pub const POOL: usize = 64;
+/// Inside ends of each host of [`Series::Endpoints`].
+const ENDS_OF_HOST: usize = 32;
+
+/// Whose the flows are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Series {
+    /// Up to 20,000 ends inside talk to up to 100 destinations each: many flows share a mapping.
+    Destinations,
+    /// Every flow has an end inside, and a mapping, of its own; they share 64 addresses in front.
+    Endpoints,
+}
+
+impl Series {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Destinations => "destinations",
+            Self::Endpoints => "endpoints",
+        }
+    }
+
+    /// The addresses in front at a port.
+    fn pool(self, out: u16) -> Vec<Ipv4Addr> {
+        let of_port = match self {
+            Self::Destinations => 1,
+            Self::Endpoints => POOL as u16 / OUT_PORTS,
+        };
+        let first = (out - 1) * of_port + 1;
+        (first..first + of_port).map(|last| [203, 0, 113, last as u8].into()).collect()
+    }
+
+    /// Address and port inside of flow number `flow`, and the number of its destination.
+    fn ends(self, flow: usize) -> (u32, u32, usize) {
+        match self {
+            Self::Destinations => {
+                let end = flow % ENDPOINTS;
+                // Each end talks to another destination in each round.
+                let (host, port) = (end as u32 / 4, 2000 + (end as u32 * 7919) % 60_000);
+                (0x0a01_0000 + host, port, flow / ENDPOINTS + end)
+            }
+            Self::Endpoints => {
+                let (host, end) = (flow / ENDS_OF_HOST, flow % ENDS_OF_HOST);
+                (0x0a01_0000 + host as u32, 1024 + end as u32 * 1999, flow)
+            }
+        }
+    }
+}
 /// Access rules.
 pub const RULES: u16 = 10;
 /// Routes.
@@ -54,12 +103,12 @@ pub fn acl(workers: usize) -> io::Result<Arc<Acl>> {
     Ok(Arc::new(Acl::new(Arc::new(compiled), workers)))
 }
 
-/// Every port that leads outside has an address in front. Flows last as long as the benchmark.
-pub fn masquerade() -> Masquerade {
+/// Every port that leads outside has addresses in front. Flows last as long as the benchmark.
+pub fn masquerade(series: Series) -> Masquerade {
     let rule = |out: u16| masquerade::Rule {
         out,
         from: Vec::new(),
-        to: vec![[203, 0, 113, out as u8].into()],
+        to: series.pool(out),
         first: 1024,
         last: 65535,
         timeouts: timeouts(),
@@ -89,23 +138,27 @@ pub fn tables(routes: &Prefixes4, workers: usize) -> io::Result<Tables> {
 ///
 /// # Errors
 /// When there is not enough memory.
-pub fn gateway(routes: &Prefixes4) -> io::Result<Rig> {
+pub fn gateway(routes: &Prefixes4, series: Series) -> io::Result<Rig> {
     let mut rig = Rig::new(routes, &Prefixes6::new())?;
     let acl = acl(1)?;
     rig.worker.reader.offline();
-    rig.publisher.as_mut().expect("this rig has no keeper").publish(|tables| {
-        tables.acl = Some(acl.clone());
-        tables.masquerade = masquerade();
-        tables.timeouts = timeouts();
-        tables.keeps_flows = true;
-    });
+    let publisher = rig.publisher.as_mut().expect("this rig has no keeper");
+    publisher.publish(|tables| translate(tables, &acl, series));
     Ok(rig)
+}
+
+/// Puts rules and masquerade into a worker's tables.
+pub fn translate(tables: &mut Tables, acl: &Arc<Acl>, series: Series) {
+    tables.acl = Some(acl.clone());
+    tables.masquerade = masquerade(series);
+    tables.timeouts = timeouts();
+    tables.keeps_flows = true;
 }
 
 /// Destinations that the tables route. What shares its bit with an address in front takes a closer
 /// look (one address in a thousand): it is left out.
-fn destinations(routes: &Prefixes4) -> Vec<u32> {
-    let front = masquerade();
+fn destinations(routes: &Prefixes4, series: Series) -> Vec<u32> {
+    let front = masquerade(series);
     let mut found: Vec<u32> = synthetic::addresses(routes, 4 * DESTINATIONS, &mut Random::new(7));
     found.sort_unstable();
     found.dedup();
@@ -116,16 +169,22 @@ fn destinations(routes: &Prefixes4) -> Vec<u32> {
 
 /// A frame of each of the flows that belong to worker number `worker`: it has the inside ends that
 /// a hash would give it.
-pub fn frames(routes: &Prefixes4, flows: usize, worker: usize, workers: usize) -> Vec<Frame> {
-    let destinations = destinations(routes);
+pub fn frames(routes: &Prefixes4, series: Series, flows: usize, worker: usize, workers: usize) -> Vec<Frame> {
+    let destinations = destinations(routes, series);
     let frame = |flow: usize| {
-        let end = flow % ENDPOINTS;
-        // Each end talks to another destination in each round.
-        let to = destinations[(flow / ENDPOINTS + end) % destinations.len()];
-        let (host, port) = (end as u32 / 4, 2000 + (end as u32 * 7919) % 60_000);
-        summed(traffic::frame4(0x0a01_0000 + host, to, port << 16 | 443))
+        let (address, port, to) = series.ends(flow);
+        summed(traffic::frame4(address, destinations[to % destinations.len()], port << 16 | 443))
     };
     (0..flows).filter(|flow| flow % ENDPOINTS % workers == worker).map(frame).collect()
+}
+
+/// Packet number `n` of a flood, from anywhere in 10/8, and from no end twice within 2^39.
+pub fn spoofed(n: u64, destinations: &[u32]) -> Frame {
+    // Times an odd number: each remainder is met once.
+    let mixed = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) & ((1 << 39) - 1);
+    let (address, port) = (0x0a00_0000 | (mixed >> 15) as u32, 1024 + (mixed as u32 & 0x7fff));
+    let to = destinations[n as usize % destinations.len()];
+    summed(traffic::frame4(address, to, port << 16 | 443))
 }
 
 /// With the UDP checksum, so that it has to be brought along.
