@@ -19,6 +19,7 @@ help:
 	@echo 'make bench-follow   following the kernel, with a full Internet table (as root)'
 	@echo 'make fuzz     the fuzz targets, FUZZ_SECONDS=$(FUZZ_SECONDS) each'
 	@echo 'make freebsd  type-check and lint for FreeBSD, from Debian on x86-64 (downloads 0.5 GB)'
+	@echo 'make bpf      the bytes of the express program, from its source (clang and llvm)'
 	@echo 'make deb      a Debian package, in target/debian'
 	@echo 'make man      the manual pages, formatted'
 	@echo 'make install  to DESTDIR and PREFIX=$(PREFIX), after make build'
@@ -54,6 +55,9 @@ freebsd:
 	scripts/check-freebsd.sh clippy --workspace --all-targets
 	scripts/check-freebsd.sh abi scripts/freebsd-abi.c
 
+bpf:
+	scripts/bpf.sh make
+
 deb: build
 	@scripts/deb.sh $(TARGET)/release/sweepd $(TARGET)/debian
 
@@ -67,4 +71,4 @@ clean:
 	$(CARGO) clean
 	$(CARGO) clean --manifest-path fuzz/Cargo.toml
 
-.PHONY: all help build run test lab bench bench-follow fuzz freebsd deb man install clean
+.PHONY: all help build run test lab bench bench-follow fuzz freebsd bpf deb man install clean

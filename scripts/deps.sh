@@ -20,6 +20,8 @@ daemons=
 if [ "${1:-}" = all ]; then
     tools="$tools
 c++ g++
+clang clang
+llvm-objcopy llvm
 mandoc mandoc
 bmake bmake"
     daemons='bird bird2

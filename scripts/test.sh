@@ -133,6 +133,12 @@ manuals() {
     mandoc -Tlint -Wwarning man/*
 }
 
+# The express program's bytes are those that its source gives.
+bpf() {
+    has clang && has llvm-objcopy || { echo 'SKIPPED: the express program against its source, for want of clang and llvm'; return 0; }
+    scripts/bpf.sh check
+}
+
 # Both kinds of make must do the same for every target.
 makefile() {
     local name one other wrong=0
@@ -210,7 +216,7 @@ step lint linted
 step docs documented
 step built built
 wait $!
-for name in tests:tested counts:counted fuzz:fuzzed manuals:manuals makefile:makefile scripts:scripts install:installed ports:ports debian:debian; do
+for name in tests:tested counts:counted fuzz:fuzzed manuals:manuals makefile:makefile bpf:bpf scripts:scripts install:installed ports:ports debian:debian; do
     step "${name%:*}" "${name#*:}"
 done
 

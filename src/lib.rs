@@ -9,6 +9,8 @@
 pub mod config;
 pub mod control;
 pub mod daemon;
+#[cfg(target_os = "linux")]
+pub mod express;
 pub mod forward;
 pub mod plain;
 pub mod stats;

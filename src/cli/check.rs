@@ -3,7 +3,11 @@
 
 use std::path::Path;
 
-use sweepd::{config, control::setup, daemon::machine};
+use sweepd::{
+    config::{self, Config},
+    control::setup,
+    daemon::machine,
+};
 
 use super::{Failure, complain, print};
 
@@ -33,5 +37,29 @@ pub fn check(path: &Path) -> Result<(), Failure> {
             text += &format!(", {n} {what}{}", if n == 1 { "" } else { "s" });
         }
     }
-    print(&(text + "\n"))
+    print(&(text + "\n" + &express(&config)))
+}
+
+/// What the kernel offers of express, where a port may have it.
+#[cfg(target_os = "linux")]
+fn express(config: &Config) -> String {
+    use netmap::device::spec::Device;
+    use sweepd::tables::Express;
+
+    let may_have = |port: &config::Port| {
+        let is_one = matches!(port.device.device, Device::Xdp(_)) && port.sub.is_none();
+        is_one && port.express != Express::Off
+    };
+    if !config.ports.iter().any(may_have) {
+        return String::new();
+    }
+    match sweepd::express::offers() {
+        Ok(said) => format!("express: {said}\n"),
+        Err(why) => format!("express: not to be had, workers forward everything: {why}\n"),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn express(_config: &Config) -> String {
+    String::new()
 }

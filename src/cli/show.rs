@@ -114,12 +114,29 @@ fn ports(data: &Value) -> String {
         details.row(["name", "interface", "mac", "rings", "mode", "addresses"].map(|key| cell(&port[key])));
     }
     let mut gone = String::new();
+    let express: String = rows(data).filter_map(express).collect();
+    if !express.is_empty() {
+        gone = format!("\n{express}");
+    }
     for port in rows(data) {
         if let (Some(name), Some(reason)) = (port["name"].as_str(), port["reason"].as_str()) {
             gone += &format!("\nport {name} is gone: {reason}\n");
         }
     }
     format!("{}\n{}{gone}", table.render(), details.render())
+}
+
+/// Whether a port's packets are forwarded in the driver, and where not, why, in a line of its own.
+fn express(port: &Value) -> Option<String> {
+    let (name, state) = (port["name"].as_str()?, port["express"].as_str()?);
+    let mut text = format!("port {name}: express is {state}");
+    if let Some(reason) = port["express_reason"].as_str().filter(|reason| *reason != state) {
+        text += &format!(" ({reason})");
+    }
+    if port["takes_frames"] == false {
+        text += "; its interface takes no redirected frames: what leaves by it goes through workers";
+    }
+    Some(text + "\n")
 }
 
 fn routes(data: &Value) -> String {

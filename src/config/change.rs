@@ -34,6 +34,7 @@ impl Config {
                 ("mtu", before.mtu != port.mtu),
                 ("urpf", before.urpf != port.urpf),
                 ("redirects", before.redirects != port.redirects),
+                ("express", before.express != port.express),
             ];
             let keys: Vec<_> = keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect();
             if !keys.is_empty() {

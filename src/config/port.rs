@@ -18,7 +18,10 @@ use super::{
     schema::nearest,
     value::{self, MacAddr},
 };
-use crate::{tables::ReversePath, wire::vlan::Tags};
+use crate::{
+    tables::{Express, ReversePath},
+    wire::vlan::Tags,
+};
 
 /// Longest name of a port, in bytes; interfaces of the kernel have the same limit.
 pub const NAME_MAX: usize = 15;
@@ -42,6 +45,8 @@ pub struct Port {
     pub urpf: ReversePath,
     /// Whether senders on its link are told of better first hops.
     pub redirects: bool,
+    /// Whether its plain packets are forwarded in the driver.
+    pub express: Express,
     /// A VLAN sub-port: of which port, whose device it has.
     pub sub: Option<Sub>,
 }
@@ -144,12 +149,13 @@ impl Ports {
         };
         let Some(device) = device else { return };
         self.add_device(&device, section, problems);
-        self.list.push(given.port(name.value, device.value, vlans, None));
+        let express = read_express(section, problems, &device.value);
+        self.list.push(Port { express, ..given.port(name.value, device.value, vlans, None) });
     }
 
     /// Reads the section of a sub-port of `parent`.
     fn read_sub_port(&mut self, section: &Reader<'_>, problems: &mut Problems<'_>, parent: &str) {
-        for key in ["device", "vlans"] {
+        for key in ["device", "vlans", "express"] {
             if section.has(key) {
                 let message = format!("a sub-port has the device of port {parent:?}; remove this");
                 problems.error(section.place(key), section.path(key), message);
@@ -332,8 +338,23 @@ impl Ports {
 impl Given {
     fn port(self, name: String, device: DeviceSpec, vlans: Vec<Tags>, sub: Option<Sub>) -> Port {
         let Self { addresses, mac, mtu, urpf, redirects } = self;
-        Port { name, device, addresses, mac, mtu, vlans, urpf, redirects, sub }
+        let express = Express::default();
+        Port { name, device, addresses, mac, mtu, vlans, urpf, redirects, express, sub }
     }
+}
+
+/// Reads `express`, which only ports on interfaces of Linux's can have on.
+fn read_express(section: &Reader<'_>, problems: &mut Problems<'_>, device: &DeviceSpec) -> Express {
+    let words = [("auto", Express::Auto), ("on", Express::On), ("off", Express::Off)];
+    let Some(express) = section.read(problems, "express", |v| value::choice(v, &words)) else {
+        return Express::default();
+    };
+    let can_be = matches!(device.device, Device::Xdp(_) | Device::Interface(_));
+    if express.value == Express::On && !can_be {
+        let message = format!("{device} is no xdp: device; only these have it. Remove this");
+        problems.error(express.at, section.path("express"), message);
+    }
+    express.value
 }
 
 /// What a sub-port is called.

@@ -37,7 +37,7 @@ pub const KERNEL: Section = Section { name: "kernel", list: false, keys: &["rout
 pub const PORT: Section = Section {
     name: "port",
     list: true,
-    keys: &["name", "device", "addresses", "mac", "mtu", "vlans", "urpf", "redirects"],
+    keys: &["name", "device", "addresses", "mac", "mtu", "vlans", "urpf", "redirects", "express"],
 };
 /// `[[route]]`
 pub const ROUTE: Section = Section { name: "route", list: true, keys: &["to", "via", "port", "type"] };

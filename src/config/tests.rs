@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::tables::IcmpLimit;
+use crate::tables::{Express, IcmpLimit};
 use bad::{BAD, TWO};
 
 mod bad;
@@ -155,6 +155,7 @@ fn every_key_of_the_schema_has_the_value_that_the_file_gives() {
         vlans: vec![],
         urpf: ReversePath::Off,
         redirects: false,
+        express: Express::Off,
         sub: None,
     };
     let wan = Port {
@@ -166,6 +167,7 @@ fn every_key_of_the_schema_has_the_value_that_the_file_gives() {
         vlans: ["100", "200"].map(|tags| tags.parse().unwrap()).into(),
         urpf: ReversePath::Strict,
         redirects: true,
+        express: Express::Auto,
         sub: None,
     };
     let sub = |tags: &str| Port {

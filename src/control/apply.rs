@@ -30,6 +30,7 @@ pub fn apply(tables: &mut Tables, rib: &Rib, changes: &Changes, whole: bool) -> 
         let (hop, info) = rib.next_hop(id);
         tables.next_hops[usize::from(id)] = hop;
         tables.info[usize::from(id)] = info;
+        tables.show_group_of(id);
     }
     for &place in &changes.groups {
         let Some(buckets) = rib.group(place) else { continue };
@@ -39,6 +40,7 @@ pub fn apply(tables: &mut Tables, rib: &Rib, changes: &Changes, whole: bool) -> 
         let group = &mut tables.groups[usize::from(place)];
         group.buckets = *buckets;
         group.ports = rib.group_ports(place).to_vec();
+        tables.show_group(place);
     }
     if changes.local {
         tables.local = rib.local().into_iter().collect();

@@ -3,6 +3,12 @@
 //! looks for neighbours. Nothing that it waits for can keep a worker from its sweep.
 
 mod change;
+mod devices;
+#[cfg(target_os = "linux")]
+pub(crate) mod express;
+#[cfg(not(target_os = "linux"))]
+#[path = "keeper/no_express.rs"]
+pub(crate) mod express;
 pub(crate) mod filters;
 mod ledger;
 mod ports;
@@ -14,7 +20,7 @@ mod work;
 use std::{io, sync::Arc, thread::JoinHandle, time::Duration};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use netmap::{Losses, device::PortControl};
+use netmap::device::PortControl;
 
 use super::{
     follower::Follower,
@@ -166,6 +172,8 @@ pub struct View<'a> {
     pub ports: &'a [Option<PortState>],
     /// The access rules.
     pub filters: &'a filters::Filters,
+    /// Why no port's packets are forwarded in the driver, where they could be.
+    pub no_express: Option<&'a str>,
 }
 
 /// A port, as the keeper holds it.
@@ -180,10 +188,12 @@ pub struct PortState {
     pub interface: Option<String>,
     /// Why the device is not there, while it is not.
     pub gone: Option<String>,
+    /// The port's part in forwarding in the driver.
+    pub express: express::OfPort,
     control: Option<Box<dyn PortControl>>,
     block: BlockRef,
     /// What the block has counted before this device.
-    base: Losses,
+    base: ports::Counted,
 }
 
 impl Keeper {

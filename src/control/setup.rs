@@ -51,6 +51,7 @@ pub fn port_spec(port: &config::Port, info: &PortInfo, host: &Host) -> PortSpec 
         sub: None,
         reverse_path: port.urpf,
         redirects: port.redirects,
+        express: port.express,
     }
 }
 
@@ -114,6 +115,7 @@ pub fn settings(config: &Config, follow_kernel: bool, numbers: &Numbers) -> Resu
         addresses: port.addresses.clone(),
         reverse_path: port.urpf,
         redirects: port.redirects,
+        express: port.express,
     };
     Ok(Settings {
         follow: if follow_kernel { follow(config) } else { None },

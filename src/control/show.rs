@@ -50,6 +50,7 @@ pub fn ports(view: &View<'_>, totals: &[PortTotals]) -> Value {
             v4.chain(table.addresses6.iter().map(ToString::to_string)).collect()
         });
         let up = table.is_some_and(|table| table.up);
+        let express = port.express.state(view.tables, number as u16, view.no_express);
         Some(json!({
             "name": table.map(|table| table.name.as_str()),
             "device": port.device,
@@ -65,6 +66,9 @@ pub fn ports(view: &View<'_>, totals: &[PortTotals]) -> Value {
             "tx_errors": counts.tx_errors,
             "tx_dropped": counts.tx_dropped,
             "express_packets": counts.express,
+            "express": express.as_ref().map(|state| if state.is_ok() { "on" } else { "off" }),
+            "express_reason": express.and_then(Result::err),
+            "takes_frames": port.express.takes_frames(),
             "mode": port.mode,
             "interface": view.rib.interface_of(number as u16).or(port.interface.as_deref()),
             "mac": table.map(|table| MacAddr(table.mac).to_string()),

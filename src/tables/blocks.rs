@@ -92,6 +92,12 @@ impl Blocks {
         })
     }
 
+    /// Moves the blocks to other memory; their positions stay.
+    pub fn move_to(&mut self, backing: &Backing) -> io::Result<()> {
+        // Shared blocks of the caller's, and all that was ever given out.
+        self.memory.move_to(backing, self.top.max(self.reserved) as usize * LINE as usize * 2)
+    }
+
     /// Gives out no more than the first `capacity` units from now on.
     pub fn set_limit(&mut self, capacity: u32) {
         self.limit = self.limit.min(capacity / LINE);

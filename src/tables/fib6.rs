@@ -69,6 +69,15 @@ impl Fib6 {
         })
     }
 
+    /// Moves the table to other memory, as it is.
+    ///
+    /// # Errors
+    /// When the system gives no memory; then the table is where it was, or a part of it is.
+    pub fn move_to(&mut self, directory: &Backing, blocks: &Backing) -> io::Result<()> {
+        self.directory.move_to(directory, WORDS)?;
+        self.blocks.move_to(blocks)
+    }
+
     /// Lets trees take at most `bytes` bytes, for tests of a full table.
     pub fn limit(&mut self, bytes: usize) {
         self.blocks.set_limit(u32::try_from(bytes / 16).unwrap_or(u32::MAX));

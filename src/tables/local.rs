@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 /// Words of the bit field: 4096 bits, 512 bytes.
-const WORDS: usize = 64;
+pub const WORDS: usize = 64;
 
 /// A set of addresses.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -69,6 +69,11 @@ impl LocalAddresses {
     pub fn may_contain6(&self, address: u128) -> bool {
         let bit = bit6(address);
         self.maybe[bit / 64 % WORDS] >> (bit % 64) & 1 != 0
+    }
+
+    /// The bit field that `may_contain` asks.
+    pub fn watched(&self) -> &[u64; WORDS] {
+        &self.maybe
     }
 
     /// Whether the address is in the set.

@@ -32,9 +32,21 @@ pub enum Backing {
     /// Explicit 2 MiB huge pages, which the administrator must have reserved. The whole capacity
     /// is taken at once.
     HugePages,
-    /// Memory behind a descriptor that can be mapped shared, such as an mmapable BPF array map or
-    /// a memfd, from byte 0. It must be at least as long as the array and be all zeros.
-    Shared(Arc<OwnedFd>),
+    /// As many bytes of the array as there are in a part of memory that others read as well; what
+    /// lies behind them is anonymous.
+    Shared(Part),
+}
+
+/// Part of the memory behind a descriptor that can be mapped shared, such as a mappable BPF array map
+/// or a memfd, all zeros.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The memory.
+    pub descriptor: Arc<OwnedFd>,
+    /// Where the part begins, in bytes: at the beginning of a page.
+    pub at: usize,
+    /// How long it is, in bytes: whole pages.
+    pub bytes: usize,
 }
 
 /// An array of fixed capacity in its own mapping, zeroed, taken lazily.
@@ -74,9 +86,20 @@ impl<T: Copy + FromBytes> PageArray<T> {
         let (mapping, start) = match backing {
             Backing::Anonymous => map_anonymous(bytes)?,
             Backing::HugePages => map_huge(bytes)?,
-            Backing::Shared(descriptor) => map_shared(capacity * size_of::<T>(), descriptor.as_raw_fd())?,
+            Backing::Shared(part) => map_shared(bytes, part)?,
         };
         Ok(Self { start: start.cast(), capacity, mapping })
+    }
+
+    /// Moves the first `used` elements to other memory; the others must be zero bytes.
+    ///
+    /// # Errors
+    /// As for [`PageArray::new`]; then nothing has changed.
+    pub fn move_to(&mut self, backing: &Backing, used: usize) -> io::Result<()> {
+        let mut moved = Self::new(self.capacity, backing)?;
+        moved[..used].copy_from_slice(&self[..used]);
+        *self = moved;
+        Ok(())
     }
 }
 
@@ -158,8 +181,21 @@ fn map_huge(_bytes: usize) -> io::Result<(Mapping, NonNull<u8>)> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "explicit huge pages exist on Linux only"))
 }
 
-fn map_shared(bytes: usize, descriptor: i32) -> io::Result<(Mapping, NonNull<u8>)> {
-    whole(map(bytes, libc::MAP_SHARED, descriptor)?)
+fn map_shared(bytes: usize, part: &Part) -> io::Result<(Mapping, NonNull<u8>)> {
+    let (mapping, start) = map_anonymous(bytes)?;
+    let at = i64::try_from(part.at).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    // SAFETY: the pages are inside the mapping just made, which nobody knows of yet.
+    let placed = unsafe {
+        libc::mmap(
+            start.as_ptr().cast(),
+            part.bytes.min(bytes),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_FIXED,
+            part.descriptor.as_raw_fd(),
+            at,
+        )
+    };
+    if placed == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok((mapping, start)) }
 }
 
 fn whole(mapping: Mapping) -> io::Result<(Mapping, NonNull<u8>)> {
@@ -201,11 +237,15 @@ mod tests {
         let descriptor =
             nix::sys::memfd::memfd_create("table", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).unwrap();
         nix::unistd::ftruncate(&descriptor, 8192).unwrap();
-        let backing = Backing::Shared(Arc::new(descriptor));
-        let mut written = PageArray::<u32>::new(2048, &backing).unwrap();
+        let backing = Backing::Shared(Part { descriptor: Arc::new(descriptor), at: 4096, bytes: 4096 });
+        let mut written = PageArray::<u32>::new(2048, &Backing::Anonymous).unwrap();
+        written[1023] = 42;
+        written.move_to(&backing, 1024).unwrap();
         let read = PageArray::<u32>::new(2048, &backing).unwrap();
-        written[2047] = 42;
-        // SAFETY: the element is mapped; volatile, because the other mapping wrote it.
-        assert_eq!(unsafe { read.as_ptr().add(2047).read_volatile() }, 42);
+        written[1000] = 41;
+        written[1024] = 40;
+        // SAFETY: the elements are mapped; volatile, because the other mapping wrote them.
+        let seen = [1000, 1023, 1024].map(|n| unsafe { read.as_ptr().add(n).read_volatile() });
+        assert_eq!(seen, [41, 42, 0], "what lies behind the part is not shared");
     }
 }

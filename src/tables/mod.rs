@@ -16,6 +16,7 @@ pub mod prefixes;
 pub mod publish;
 pub mod recorded;
 mod reverse_path;
+pub mod shown;
 mod sync;
 pub mod synthetic;
 mod tree6;
@@ -26,6 +27,7 @@ use std::net::IpAddr;
 use ipnet::{Ipv4Net, Ipv6Net};
 pub use reverse_path::ReversePath;
 pub use vlan::{SubPort, Trunk};
+use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 /// Index of a port in [`Tables::ports`], and of its counters.
 pub type PortId = u16;
@@ -112,7 +114,7 @@ pub enum Action {
 ///
 /// `max_len` is the outgoing port's MTU when the action is [`Action::Forward`], and 0 otherwise:
 /// one comparison finds the packets that are too long and those that are not simply forwarded.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(FromBytes, Immutable, KnownLayout, Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C, align(16))]
 pub struct NextHop {
     /// Destination and source MAC address, as they stand in the frame.
@@ -144,6 +146,18 @@ pub struct Group {
     pub ports: Vec<PortId>,
 }
 
+/// Whether the plain packets from a port are forwarded in the driver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Express {
+    /// Never.
+    Off,
+    /// Where it can be; the daemon says nothing of it where it cannot.
+    #[default]
+    Auto,
+    /// Where it can be, and the log says why it cannot.
+    On,
+}
+
 /// A port, as a packet sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PortTable {
@@ -165,6 +179,8 @@ pub struct PortTable {
     pub reverse_path: ReversePath,
     /// Whether senders on the link are told of a better first hop on it.
     pub redirects: bool,
+    /// Whether its plain packets may be forwarded in the driver, where nothing is against it.
+    pub express: Express,
     /// A sub-port: the port whose rings its frames go by, with tags.
     pub sub: Option<SubPort>,
     /// The port's own sub-ports, if it has any.
@@ -222,8 +238,8 @@ pub struct Tables {
     pub fib4: fib4::Fib4,
     /// IPv6 prefixes to next hops.
     pub fib6: fib6::Fib6,
-    /// What every forwarded packet reads of its next hop.
-    pub next_hops: Box<[NextHop; MAX_NEXT_HOPS]>,
+    /// What every forwarded packet reads of its next hop: [`MAX_NEXT_HOPS`].
+    pub next_hops: memory::PageArray<NextHop>,
     /// What only unusual packets read of it.
     pub info: Box<[NextHopInfo]>,
     /// Groups of next hops.
@@ -244,6 +260,8 @@ pub struct Tables {
     pub keeps_flows: bool,
     /// How long flows last that no rule of its own says it of.
     pub timeouts: Timeouts,
+    /// What the express program reads besides, while these tables are shown to it.
+    pub shown: Option<shown::Shown>,
 }
 
 impl Tables {
@@ -256,12 +274,11 @@ impl Tables {
         for (entry, action) in info.iter_mut().zip(fixed::ACTIONS) {
             entry.action = action;
         }
-        let next_hops = vec![NextHop::default(); MAX_NEXT_HOPS].into_boxed_slice();
         Ok(Self {
             ports: Vec::new(),
             fib4: fib4::Fib4::new()?,
             fib6: fib6::Fib6::new()?,
-            next_hops: next_hops.try_into().expect("the length is the array's"),
+            next_hops: memory::PageArray::new(MAX_NEXT_HOPS, &memory::Backing::Anonymous)?,
             info,
             groups: Vec::new(),
             local: local::LocalAddresses::default(),
@@ -272,13 +289,16 @@ impl Tables {
             masquerade: masquerade::Masquerade::default(),
             keeps_flows: false,
             timeouts: Timeouts::default(),
+            shown: None,
         })
     }
 
     /// The next hop with this id; ids have 15 bits.
     #[inline(always)]
     pub fn next_hop(&self, id: NextHopId) -> &NextHop {
-        &self.next_hops[usize::from(id) % MAX_NEXT_HOPS]
+        // SAFETY: the array has that many next hops, and what a row of them is made of is only
+        // changed by `&mut self`.
+        unsafe { &*self.next_hops.as_ptr().add(usize::from(id) % MAX_NEXT_HOPS) }
     }
 
     /// The member of the group `id` that the flow's hash chooses; `id` itself when it is no group.

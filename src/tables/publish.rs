@@ -151,6 +151,11 @@ impl<T: Send + Sync> Publisher<T> {
         self.generation
     }
 
+    /// Which of the two instances is in force, 0 or 1; the other one is idle.
+    pub fn live(&self) -> usize {
+        1 - self.idle
+    }
+
     /// The tables in force, which nobody changes while they are borrowed here.
     pub fn tables(&self) -> &T {
         // SAFETY: only `&mut self` makes a `&mut T`, and only of the idle instance.

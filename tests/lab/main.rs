@@ -14,6 +14,7 @@ mod confined;
 mod control;
 mod daemons;
 mod errors;
+mod express;
 mod filter;
 mod flap;
 mod kernel;

@@ -98,6 +98,16 @@ pub trait PortControl: Send {
         Ok(())
     }
 
+    /// Where a program can be put that sees the port's packets before its rings do; none where a
+    /// device has no such place.
+    ///
+    /// # Errors
+    /// When there are too many descriptors.
+    #[cfg(target_os = "linux")]
+    fn hook(&self) -> io::Result<Option<xdp::Hook>> {
+        Ok(None)
+    }
+
     /// What the device counted outside the rings, since it was opened.
     fn losses(&mut self) -> Losses {
         Losses::default()

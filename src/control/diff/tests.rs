@@ -89,6 +89,7 @@ fn with_keeper<R>(rib: &Rib, tables: &Tables, test: impl FnOnce(&Sender<Query>) 
                     follow: None,
                     ports: &[],
                     filters: &Filters::new(None, 1),
+                    no_express: None,
                 });
             }
         });

@@ -3,14 +3,19 @@
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, bounded};
-use netmap::{Losses, device::PortControl};
+use netmap::device::PortControl;
 
 use super::{
     KeeperPort, PortState,
     change::{Changer, Order},
+    express::OfPort,
     work::Work,
 };
-use crate::{forward::verdict::Verdict, stats::file::BlockRef, tables::PortId};
+use crate::{
+    forward::verdict::Verdict,
+    stats::file::BlockRef,
+    tables::{PortId, shown::Counts},
+};
 
 /// Longest wait for the keeper, which waits for workers.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -95,7 +100,7 @@ impl Work {
                 while self.ports.len() <= place {
                     self.ports.push(None);
                 }
-                self.ports[place] = Some(PortState::new(*port));
+                self.ports[place] = Some(PortState::new(*port, self.express.counts(id)));
                 // The device has to be told which packets are the host's.
                 self.rib.tell_local_again();
             }
@@ -108,12 +113,14 @@ impl Work {
             PortStep::Lower(reason) => {
                 if let Some(port) = self.ports.get_mut(place).and_then(Option::as_mut) {
                     port.gone = Some(reason);
+                    self.express.leave_device(id, &mut port.express);
                 }
                 self.rib.port_gone(id);
             }
             PortStep::Leave { forget } => {
+                let counts = self.express.counts(id);
                 if let Some(port) = self.ports.get_mut(place) {
-                    given = port.as_mut().and_then(PortState::close);
+                    given = port.as_mut().and_then(|port| port.close(counts));
                     if forget {
                         *port = None;
                     }
@@ -126,20 +133,40 @@ impl Work {
                 }
             }
         }
+        self.express.look_again();
         self.steps.push((answer, given));
     }
 }
 
+/// What a port's block in the counters has of what workers did not see.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Counted {
+    rx_packets: u64,
+    rx_bytes: u64,
+    host: u64,
+    express: u64,
+    tx_packets: u64,
+    tx_bytes: u64,
+    rx_dropped: u64,
+    rx_errors: u64,
+    tx_dropped: u64,
+    tx_errors: u64,
+    /// Where the express program's counts began, which go on over a change of the device.
+    from: Counts,
+}
+
 impl PortState {
-    pub(super) fn new(port: KeeperPort) -> Self {
+    /// A port whose device has just been opened, and what express had counted of its number by then.
+    pub(super) fn new(port: KeeperPort, express: Counts) -> Self {
         // What the block's last device has counted goes on being counted.
-        let base = counted(&port.block);
+        let base = Counted { from: express, ..counted(&port.block) };
         Self {
             device: port.device,
             mode: port.mode,
             rings: port.rings,
             interface: port.spec.interface,
             gone: None,
+            express: OfPort::new(&*port.control),
             control: Some(port.control),
             block: port.block,
             base,
@@ -147,18 +174,26 @@ impl PortState {
     }
 
     /// Takes the device's last counts and gives what holds it open.
-    fn close(&mut self) -> Option<Box<dyn PortControl>> {
-        self.count();
+    fn close(&mut self, express: Counts) -> Option<Box<dyn PortControl>> {
+        self.count(express);
+        self.express = OfPort::default();
         self.control.take()
     }
 
-    /// Counts what the device did outside the rings.
-    pub(super) fn count(&mut self) {
+    /// Counts what the device did outside the rings, and express for the port.
+    pub(super) fn count(&mut self, express: Counts) {
         let Some(control) = &mut self.control else { return };
         let (now, base, block) = (control.losses(), &self.base, &self.block);
-        block.rx_packets.set(base.passed_up + now.passed_up);
-        block.rx_bytes.set(base.passed_up_bytes + now.passed_up_bytes);
-        block.verdicts[Verdict::Host as usize].set(base.passed_up + now.passed_up);
+        let since = |now: u64, then: u64| now.saturating_sub(then);
+        let forwarded = since(express.rx_packets, base.from.rx_packets);
+        let forwarded_bytes = since(express.rx_bytes, base.from.rx_bytes);
+        block.rx_packets.set(base.rx_packets + now.passed_up + forwarded);
+        block.rx_bytes.set(base.rx_bytes + now.passed_up_bytes + forwarded_bytes);
+        block.verdicts[Verdict::Host as usize].set(base.host + now.passed_up);
+        block.verdicts[Verdict::Forwarded as usize].set(base.express + forwarded);
+        block.express.set(base.express + forwarded);
+        block.tx_packets.set(base.tx_packets + since(express.tx_packets, base.from.tx_packets));
+        block.tx_bytes.set(base.tx_bytes + since(express.tx_bytes, base.from.tx_bytes));
         block.rx_dropped.set(base.rx_dropped + now.rx_dropped);
         block.rx_errors.set(base.rx_errors + now.rx_errors);
         block.tx_dropped.set(base.tx_dropped + now.tx_dropped);
@@ -167,13 +202,18 @@ impl PortState {
 }
 
 /// What a block has of devices that were there before.
-fn counted(block: &BlockRef) -> Losses {
-    Losses {
-        passed_up: block.rx_packets.get(),
-        passed_up_bytes: block.rx_bytes.get(),
+fn counted(block: &BlockRef) -> Counted {
+    Counted {
+        rx_packets: block.rx_packets.get(),
+        rx_bytes: block.rx_bytes.get(),
+        host: block.verdicts[Verdict::Host as usize].get(),
+        express: block.express.get(),
+        tx_packets: block.tx_packets.get(),
+        tx_bytes: block.tx_bytes.get(),
         rx_dropped: block.rx_dropped.get(),
         rx_errors: block.rx_errors.get(),
         tx_dropped: block.tx_dropped.get(),
         tx_errors: block.tx_errors.get(),
+        from: Counts::default(),
     }
 }

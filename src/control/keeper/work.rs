@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
-    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -13,6 +12,7 @@ use netmap::device::PortControl;
 use super::{
     KeeperConfig, Notice, PortState, Query, View, WorkerLine,
     change::{Order, Unanswered},
+    express::Driver,
     filters::Filters,
 };
 use crate::{
@@ -28,6 +28,7 @@ use crate::{
     forward::messages::ToKeeper,
     tables::{
         IcmpLimit, PortId, Tables, acl::Acl, fib4::FibFull, masquerade::Masquerade, publish::Publisher,
+        shown::Counts,
     },
 };
 
@@ -88,6 +89,8 @@ pub(super) struct Work {
     pub(super) resolver: Resolver,
     pub(super) learned: Learned,
     pub(super) filters: Filters,
+    /// What forwards plain packets in the driver.
+    pub(super) express: Driver,
     /// Gateways that the kernel has been asked to look after by itself.
     pub(super) kept: BTreeSet<Who>,
     /// Routes of the configuration's, of which those that lead nowhere are to be told.
@@ -96,7 +99,7 @@ pub(super) struct Work {
     pub(super) source_routes: bool,
     pub(super) translation: Translation,
     /// The rules of translation that were published last.
-    masquerade: Masquerade,
+    pub(super) masquerade: Masquerade,
     /// Whether a setting has changed that is not the RIB's, and is not published yet.
     pub(super) switched: bool,
     pub(super) hash_seed: u64,
@@ -139,12 +142,13 @@ impl Work {
     ) -> Self {
         let specs = config.ports.iter().map(|port| port.spec.clone()).collect();
         let now = Instant::now();
-        let ports = config.ports.into_iter().map(|port| Some(PortState::new(port)));
+        let ports = config.ports.into_iter().map(|port| Some(PortState::new(port, Counts::default())));
         Self {
             rib: Rib::new(specs, &config.routes, &config.neighbors),
             publisher,
             ports: ports.collect(),
             filters: Filters::new(config.acl, workers.len()),
+            express: Driver::default(),
             workers,
             notices,
             follow: config.follow,
@@ -193,6 +197,7 @@ impl Work {
             self.step();
             let news = self.follower.as_ref().map_or_else(never, |follower| follower.news().clone());
             let timeout = self.pause();
+            let bell = self.express.bell();
             select! {
                 recv(news) -> message => self.hear(message.unwrap_or_else(|_| News::lost())),
                 recv(from_workers) -> message => match message {
@@ -213,6 +218,8 @@ impl Work {
                         self.obey(order);
                     }
                 }
+                // A grace period is over, or an interface may have changed.
+                recv(bell) -> _ => self.express.look_again(),
                 recv(stop) -> _ => break,
                 default(timeout) => {}
             }
@@ -264,6 +271,7 @@ impl Work {
         self.wanted = self.wanted.with(self.rib.take_wanted());
         let now = Instant::now();
         if self.awaited == Parts::default() {
+            self.switched |= self.start_express();
             if self.publish(now) {
                 self.answer_changes();
                 self.report_inactive();
@@ -272,6 +280,7 @@ impl Work {
                 // Whoever started this thread may have stopped waiting.
                 let _ = ready.try_send(());
             }
+            self.drive_express(now);
         }
         if now.saturating_duration_since(self.looked_at) >= TICK {
             self.looked_at = now;
@@ -319,6 +328,7 @@ impl Work {
         let mut owed = Owed { changes, whole: self.behind, acl };
         let Some(result) = self.change_idle(&owed, Duration::ZERO) else { return false };
         self.publisher.switch();
+        self.express.activate(self.publisher.live());
         log::trace!("generation {} published", self.publisher.generation());
         match result {
             Err(e) if !self.behind => log::error!("routes are missing from forwarding: {e}"),
@@ -333,6 +343,7 @@ impl Work {
         }
         if !changes.ports.is_empty() {
             self.tell_vlans();
+            self.express.look_again();
         }
         if !changes.next_hops.is_empty() || !changes.prefixes4.is_empty() || !changes.prefixes6.is_empty() {
             for worker in &self.workers {
@@ -352,8 +363,10 @@ impl Work {
     /// Changes the instance of the tables that is not in force as `owed` says, to what the RIB
     /// holds now; `None` when a worker still has it after `limit`.
     fn change_idle(&mut self, owed: &Owed, limit: Duration) -> Option<Result<(), FibFull>> {
+        let instance = 1 - self.publisher.live();
         match self.publisher.idle(limit) {
             Ok(tables) => {
+                self.express.move_in(tables, instance);
                 (tables.icmp, tables.hash_seed) = (self.icmp, self.hash_seed);
                 tables.source_routes = self.source_routes;
                 tables.masquerade.clone_from(&self.masquerade);
@@ -362,7 +375,9 @@ impl Work {
                 }
                 let by_state = tables.acl.as_ref().is_some_and(|acl| acl.has_state());
                 tables.keeps_flows = by_state || self.masquerade.is_on();
-                Some(apply::apply(tables, &self.rib, &owed.changes, owed.whole))
+                let result = apply::apply(tables, &self.rib, &owed.changes, owed.whole);
+                tables.show();
+                Some(result)
             }
             Err(stuck) => {
                 self.note_stuck(stuck.reader);
@@ -378,6 +393,12 @@ impl Work {
     /// before this instance is in force, so no worker sees a part of it.
     fn catch_up(&mut self, now: Instant) -> bool {
         let Some(owed) = self.owed.take() else { return true };
+        if !self.express.is_quiet() {
+            // A program may still read that instance; the bell rings when none does.
+            self.owed = Some(owed);
+            self.rib.compact();
+            return false;
+        }
         // Whoever is known to be stuck is looked at and not waited for.
         let limit = if self.stuck.is_some() { Duration::ZERO } else { STUCK };
         if self.change_idle(&owed, limit).is_none() {
@@ -410,32 +431,6 @@ impl Work {
                  wait until it does; if it stays so, restart sweepd",
                 TELL_STUCK.as_secs()
             );
-        }
-    }
-
-    /// Tells the devices which packets are the host's.
-    fn tell_local(&mut self) {
-        let mut addresses = self.rib.for_host();
-        // What comes for an address in front is a worker's to tell from what is the host's.
-        addresses.retain(|address| match address {
-            IpAddr::V4(address) => self.masquerade.out_of((*address).into()).is_none(),
-            IpAddr::V6(_) => true,
-        });
-        for port in self.ports.iter_mut().flatten() {
-            if let Some(Err(e)) = port.control.as_mut().map(|control| control.set_local(&addresses)) {
-                log::error!("{}: cannot set the host's addresses: {e}", port.device);
-            }
-        }
-    }
-
-    /// Tells the devices which VLANs are the rings', and whether the host has a part in them.
-    fn tell_vlans(&mut self) {
-        for (id, port) in (0..).zip(&mut self.ports) {
-            let Some(port) = port else { continue };
-            let Some(control) = &mut port.control else { continue };
-            if let Err(e) = control.set_vlans(&self.rib.vlans(id)) {
-                log::error!("{}: cannot set its VLANs: {e}", port.device);
-            }
         }
     }
 
@@ -557,22 +552,6 @@ impl Work {
         }
     }
 
-    /// Has the devices' settings looked after; a device that is gone is told once by its name.
-    fn tend(&mut self) {
-        for (id, port) in (0..).zip(&mut self.ports) {
-            let control = port.as_mut().and_then(|port| port.control.as_mut());
-            if let Some(Err(e)) = control.map(|control| control.tend()) {
-                // Nobody hears it only when the daemon ends.
-                let _ = self.notices.send(Notice::PortGone { port: id, reason: e.to_string() });
-            }
-        }
-    }
-
-    /// Counts what devices did outside the rings.
-    fn count_losses(&mut self) {
-        self.ports.iter_mut().flatten().for_each(PortState::count);
-    }
-
     fn answer(&self, query: Query) {
         query(&View {
             rib: &self.rib,
@@ -581,6 +560,7 @@ impl Work {
             follow: self.follow,
             ports: &self.ports,
             filters: &self.filters,
+            no_express: self.express.trouble(),
         });
     }
 }

@@ -270,6 +270,7 @@ impl Rib {
         let tags = |sub: &PortId| Some((self.ports[usize::from(*sub)].spec.sub?.tags, *sub));
         table.trunk = Trunk::new(subs.iter().filter_map(tags)).map(Box::new);
         (table.reverse_path, table.redirects) = (entry.spec.reverse_path, entry.spec.redirects);
+        table.express = entry.spec.express;
         let mut nets: Vec<IpNet> = match (&entry.spec.addresses, entry.index) {
             (Some(nets), _) => nets.clone(),
             (None, Some(index)) => {

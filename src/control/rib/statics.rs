@@ -13,7 +13,7 @@ use super::{
     special,
 };
 use crate::control::kernel::{Hop, NeighborState, Parts, RouteKind};
-use crate::tables::{PortId, PortTable, ReversePath, SubPort, fixed};
+use crate::tables::{Express, PortId, PortTable, ReversePath, SubPort, fixed};
 
 /// A port, as it was configured and opened.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +41,8 @@ pub struct PortSpec {
     pub reverse_path: ReversePath,
     /// Whether senders on its link are told of better first hops.
     pub redirects: bool,
+    /// Whether its plain packets are forwarded in the driver.
+    pub express: Express,
 }
 
 /// A next hop of a configured route.
@@ -89,6 +91,8 @@ pub struct PortSettings {
     pub reverse_path: ReversePath,
     /// Whether senders on its link are told of better first hops.
     pub redirects: bool,
+    /// Whether its plain packets are forwarded in the driver.
+    pub express: Express,
 }
 
 /// One entry of a table that the configuration gives.
@@ -173,6 +177,7 @@ impl Rib {
             let spec = &mut entry.spec;
             (spec.mac, spec.mtu) = (settings.mac, settings.mtu);
             (spec.reverse_path, spec.redirects) = (settings.reverse_path, settings.redirects);
+            spec.express = settings.express;
             spec.addresses = given_addresses(spec.builtin_host, &settings.addresses);
             self.refresh_port(port);
         }
@@ -362,6 +367,7 @@ impl RibPort {
             builtin_host: spec.builtin_host,
             reverse_path: spec.reverse_path,
             redirects: spec.redirects,
+            express: spec.express,
             ..PortTable::default()
         };
         Self { spec, index: None, gone: false, table }

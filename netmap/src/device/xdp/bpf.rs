@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
 };
 
 const MAP_CREATE: libc::c_int = 0;
@@ -11,6 +11,7 @@ const MAP_LOOKUP_ELEM: libc::c_int = 1;
 const MAP_UPDATE_ELEM: libc::c_int = 2;
 const MAP_DELETE_ELEM: libc::c_int = 3;
 const PROG_LOAD: libc::c_int = 5;
+const PROG_TEST_RUN: libc::c_int = 10;
 const LINK_CREATE: libc::c_int = 28;
 const LINK_DETACH: libc::c_int = 34;
 
@@ -24,9 +25,19 @@ const LICENSE: &[u8] = b"Dual BSD/GPL\0";
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub enum MapType {
+    /// Keys to values.
     Hash = 1,
+    /// Values by number.
     Array = 2,
+    /// Programs that others go on to.
+    Programs = 3,
+    /// Values by number, for each processor its own.
     PerCpuArray = 6,
+    /// Maps, by number.
+    ArrayOfMaps = 12,
+    /// Interfaces that frames are redirected to.
+    Devices = 14,
+    /// AF_XDP sockets that frames are redirected to.
     Sockets = 17,
 }
 
@@ -34,6 +45,8 @@ pub enum MapType {
 pub const NO_PREALLOC: u32 = 1;
 /// Map flag: programs only read.
 pub const PROGRAM_READS: u32 = 1 << 7;
+/// Map flag: an array whose values can be mapped into memory.
+pub const MAPPABLE: u32 = 1 << 10;
 
 /// How a program is attached to an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,6 +119,25 @@ impl<const K: usize> Map<K> {
     /// # Errors
     /// The kernel's: `EPERM` without CAP_BPF.
     pub fn new(name: &str, kind: MapType, value_size: usize, entries: u32, flags: u32) -> io::Result<Self> {
+        Self::make(name, kind, value_size, entries, flags, 0)
+    }
+
+    /// Makes an array of up to `entries` maps, each like `inner`.
+    ///
+    /// # Errors
+    /// As for [`Map::new`].
+    pub fn of_maps<const I: usize>(name: &str, entries: u32, inner: &Map<I>) -> io::Result<Self> {
+        Self::make(name, MapType::ArrayOfMaps, 4, entries, 0, inner.raw() as u32)
+    }
+
+    fn make(
+        name: &str,
+        kind: MapType,
+        value_size: usize,
+        entries: u32,
+        flags: u32,
+        inner_map_fd: u32,
+    ) -> io::Result<Self> {
         #[repr(C)]
         struct Attributes {
             map_type: u32,
@@ -125,7 +157,7 @@ impl<const K: usize> Map<K> {
                 value_size: value_size as u32,
                 max_entries: entries,
                 map_flags: flags,
-                inner_map_fd: 0,
+                inner_map_fd,
                 numa_node: 0,
                 map_name: object_name(name),
             },
@@ -140,6 +172,14 @@ impl<const K: usize> Map<K> {
     /// The descriptor, to be named in a program.
     pub fn raw(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    /// The map with another owner as well.
+    ///
+    /// # Errors
+    /// When there are too many descriptors.
+    pub fn share(&self) -> io::Result<Self> {
+        Ok(Self { fd: self.fd.try_clone()?, lookup_bytes: self.lookup_bytes })
     }
 
     fn element(&self, key: &[u8; K], value: u64) -> ElementAttributes {
@@ -173,6 +213,12 @@ impl<const K: usize> Map<K> {
         let mut value = vec![0; self.lookup_bytes];
         bpf(MAP_LOOKUP_ELEM, &mut self.element(key, value.as_mut_ptr() as u64))?;
         Ok(value)
+    }
+}
+
+impl<const K: usize> AsFd for Map<K> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 
@@ -267,9 +313,21 @@ pub fn detach(link: BorrowedFd) -> io::Result<()> {
     bpf(LINK_DETACH, &mut Attributes { link_fd: link.as_raw_fd() as u32 }).map(drop)
 }
 
-/// Runs a program over `frame` as the kernel would on a packet from queue 0; gives its result.
-#[cfg(test)]
-pub fn test_run(program: BorrowedFd, frame: &[u8]) -> io::Result<u32> {
+/// What became of a frame in [`test_run`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TestRun {
+    /// The program's result.
+    pub result: u32,
+    /// The frame as the program left it.
+    pub frame: Vec<u8>,
+}
+
+/// Runs an XDP program once over `frame` as the kernel would on a packet from queue 0; nothing is sent
+/// anywhere. Frames shorter than an Ethernet header are refused.
+///
+/// # Errors
+/// The kernel's.
+pub fn test_run(program: BorrowedFd, frame: &[u8]) -> io::Result<TestRun> {
     #[repr(C)]
     struct Attributes {
         prog_fd: u32,
@@ -285,14 +343,15 @@ pub fn test_run(program: BorrowedFd, frame: &[u8]) -> io::Result<u32> {
         ctx_in: u64,
         ctx_out: u64,
     }
-    const PROG_TEST_RUN: libc::c_int = 10;
+    let mut out = vec![0; frame.len() + 256];
     let mut attributes = Attributes {
         prog_fd: program.as_raw_fd() as u32,
         retval: 0,
         data_size_in: frame.len() as u32,
-        data_size_out: 0,
+        data_size_out: out.len() as u32,
         data_in: frame.as_ptr() as u64,
-        data_out: 0,
+        data_out: out.as_mut_ptr() as u64,
+        // More would wait for an RCU grace period each time.
         repeat: 1,
         duration: 0,
         ctx_size_in: 0,
@@ -301,5 +360,6 @@ pub fn test_run(program: BorrowedFd, frame: &[u8]) -> io::Result<u32> {
         ctx_out: 0,
     };
     bpf(PROG_TEST_RUN, &mut attributes)?;
-    Ok(attributes.retval)
+    out.truncate(attributes.data_size_out as usize);
+    Ok(TestRun { result: attributes.retval, frame: out })
 }

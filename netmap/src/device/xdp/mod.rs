@@ -18,9 +18,11 @@ use super::{OpenError, OpenOptions, Port};
 #[cfg(target_os = "linux")]
 mod asm;
 #[cfg(target_os = "linux")]
-mod bpf;
+pub mod bpf;
 #[cfg(target_os = "linux")]
 mod counters;
+#[cfg(target_os = "linux")]
+mod hook;
 #[cfg(target_os = "linux")]
 mod netif;
 #[cfg(target_os = "linux")]
@@ -31,6 +33,9 @@ mod program;
 mod queue;
 #[cfg(target_os = "linux")]
 mod socket;
+
+#[cfg(target_os = "linux")]
+pub use hook::Hook;
 
 /// Opens ports on interfaces (by the kernel's names) of the calling thread's network namespace;
 /// gives them in the order of the requests. Ports that are driven alike (all zero-copy, or all

@@ -11,6 +11,7 @@ use std::{
 };
 
 use super::{
+    Hook,
     bpf::{self, AttachMode},
     counters::LinkCounters,
     netif::{Netif, Offloads, Queues},
@@ -391,6 +392,11 @@ impl XdpControl {
 }
 
 impl PortControl for XdpControl {
+    fn hook(&self) -> io::Result<Option<Hook>> {
+        let (program, sockets) = self.program.before()?;
+        Ok(Some(Hook { program, sockets, interface: self.netif.index() }))
+    }
+
     fn set_local(&mut self, addresses: &[IpAddr]) -> io::Result<()> {
         self.change_local(&addresses.iter().copied().collect())
     }

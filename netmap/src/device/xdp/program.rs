@@ -15,6 +15,9 @@
 //! The rest goes to the socket of the receive queue, or up where no socket is. IP packets too
 //! short for their header go to the worker, which counts them as malformed. Up to two VLAN tags
 //! are read; a tag with VID 0 only carries a priority and counts as none (IEEE 802.1Q, 9.6).
+//!
+//! Before that a program of somebody else's may have its way with it: the one that stands in the
+//! port's [`Hook`](super::Hook), if there is one.
 
 use std::{
     io,
@@ -37,6 +40,7 @@ use crate::device::Vlan;
 
 const XDP_PASS: i32 = 2;
 const MAP_LOOKUP: i32 = 1;
+const TAIL_CALL: i32 = 12;
 const REDIRECT_MAP: i32 = 51;
 const XDP_GET_BUFF_LEN: i32 = 188;
 
@@ -82,6 +86,7 @@ struct Places {
     local4: MapRef,
     local6: MapRef,
     passed: MapRef,
+    before: MapRef,
     sockets: MapRef,
 }
 
@@ -115,6 +120,11 @@ fn assemble(at: &Places) -> Vec<u64> {
     a.label("ipv6");
     ipv6(&mut a, at.local6);
     a.label("worker");
+    // Comes back only where no program stands.
+    a.mov(R1, R6);
+    a.load_map(R2, at.before);
+    a.mov(R3, 0);
+    a.call(TAIL_CALL);
     a.load(U32, R2, R6, 16);
     a.load_map(R1, at.sockets);
     a.mov(R3, XDP_PASS);
@@ -285,6 +295,7 @@ pub struct Program {
     local4: Map<4>,
     local6: Map<16>,
     passed: Map<4>,
+    before: Map<4>,
     sockets: Map<4>,
     mac: [u8; 6],
     vlans: Vec<Vlan>,
@@ -304,6 +315,7 @@ impl Program {
             this("sweep_local4", MapType::Hash, 1, MAX_LOCAL, bpf::NO_PREALLOC)?,
             Map::<16>::new("sweep_local6", MapType::Hash, 1, MAX_LOCAL, bpf::NO_PREALLOC)?,
             this("sweep_passed", MapType::PerCpuArray, 16, 1, 0)?,
+            this("sweep_before", MapType::Programs, 4, 1, 0)?,
             this("sweep_sockets", MapType::Sockets, 4, queues, 0)?,
         );
         let code = assemble(&Places {
@@ -311,12 +323,21 @@ impl Program {
             local4: MapRef::Handle(maps.1.raw()),
             local6: MapRef::Handle(maps.2.raw()),
             passed: MapRef::Handle(maps.3.raw()),
-            sockets: MapRef::Handle(maps.4.raw()),
+            before: MapRef::Handle(maps.4.raw()),
+            sockets: MapRef::Handle(maps.5.raw()),
         });
         maps.0.set(&[0; 4], &settings.0)?;
         let program = bpf::load("sweep_port", &code)?;
-        let (settings, local4, local6, passed, sockets) = maps;
-        Ok(Self { program, settings, local4, local6, passed, sockets, mac, vlans: vlans.to_vec() })
+        let (settings, local4, local6, passed, before, sockets) = maps;
+        Ok(Self { program, settings, local4, local6, passed, before, sockets, mac, vlans: vlans.to_vec() })
+    }
+
+    /// The place for a program before the sockets, and the sockets, for that program to go on to.
+    ///
+    /// # Errors
+    /// When there are too many descriptors.
+    pub fn before(&self) -> io::Result<(Map<4>, Map<4>)> {
+        Ok((self.before.share()?, self.sockets.share()?))
     }
 
     /// Attaches it to an interface; closing the descriptor detaches it.

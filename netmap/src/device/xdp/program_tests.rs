@@ -102,6 +102,7 @@ const LOCAL4_MAP: u64 = 4;
 const LOCAL6_MAP: u64 = 6;
 const PASSED_MAP: u64 = 8;
 const SOCKETS_MAP: u64 = 10;
+const BEFORE_MAP: u64 = 12;
 const REDIRECTED: u64 = 4;
 
 thread_local! {
@@ -125,6 +126,12 @@ fn lookup(map: u64, key: u64, _: u64, _: u64, _: u64) -> u64 {
             other => panic!("lookup in {other}"),
         }
     }
+}
+
+/// No program is there.
+fn tail_call(_: u64, map: u64, place: u64, _: u64, _: u64) -> u64 {
+    assert_eq!((map, place), (BEFORE_MAP, 0));
+    u64::MAX
 }
 
 fn redirect(map: u64, queue: u64, fallback: u64, _: u64, _: u64) -> u64 {
@@ -165,6 +172,7 @@ fn interpret(frame: &[u8], queue: u32) -> Way {
         local4: MapRef::Address(LOCAL4_MAP),
         local6: MapRef::Address(LOCAL6_MAP),
         passed: MapRef::Address(PASSED_MAP),
+        before: MapRef::Address(BEFORE_MAP),
         sockets: MapRef::Address(SOCKETS_MAP),
     });
     let code: Vec<u8> = code.iter().flat_map(|i| i.to_le_bytes()).collect();
@@ -180,6 +188,7 @@ fn interpret(frame: &[u8], queue: u32) -> Way {
     let before = PASSED.with_borrow(|p| **p);
     let mut vm = rbpf::EbpfVmMbuff::new(Some(&code)).unwrap();
     vm.register_helper(MAP_LOOKUP as u32, lookup).unwrap();
+    vm.register_helper(TAIL_CALL as u32, tail_call).unwrap();
     vm.register_helper(REDIRECT_MAP as u32, redirect).unwrap();
     vm.register_helper(XDP_GET_BUFF_LEN as u32, buff_len).unwrap();
     vm.register_allowed_memory(counters..counters + 16);
@@ -391,13 +400,27 @@ fn the_kernel_accepts_the_program_and_agrees() {
     let mut sent = (0, 0);
     for (name, frame, way) in cases() {
         // The kernel takes no frame shorter than an Ethernet header here.
-        let result = bpf::test_run(port.program.as_fd(), &frame).unwrap();
+        let result = bpf::test_run(port.program.as_fd(), &frame).unwrap().result;
         // Without a socket the redirection falls back to passing up: so both are 2, and what
         // tells them apart is tested by the interpreter; here the verifier is the test.
         assert_eq!(result, 2, "{name} {way:?}");
         sent = (sent.0 + 1, sent.1 + frame.len() as u64);
     }
     assert_eq!(port.passed().unwrap(), sent);
+
+    // A program before the sockets gets what would go to a worker, and nothing else.
+    let mut drops = Asm::default();
+    drops.mov(R0, 1);
+    drops.exit();
+    let drops = bpf::load("drops", &drops.finish()).unwrap();
+    let (before, _) = port.before().unwrap();
+    before.set(&[0; 4], &std::os::fd::AsRawFd::as_raw_fd(&drops).to_ne_bytes()).unwrap();
+    for (name, frame, way) in cases() {
+        let result = bpf::test_run(port.program.as_fd(), &frame).unwrap().result;
+        assert_eq!(result, if way == Worker { 1 } else { 2 }, "{name}");
+    }
+    before.remove(&[0; 4]).unwrap();
+    assert_eq!(bpf::test_run(port.program.as_fd(), &cases()[0].1).unwrap().result, 2);
     port.remove_local(LOCAL4.into()).unwrap();
     port.remove_local(LOCAL4.into()).unwrap();
     port.set_mac([2, 0, 0, 0, 0, 7]).unwrap();
