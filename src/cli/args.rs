@@ -3,6 +3,7 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use clap::{Parser, Subcommand};
+use ipnet::IpNet;
 use sweepd::{config::DEFAULT_FILE, forward::tap::End};
 
 /// A router on netmap rings: routes packets on the core that received them, and follows the
@@ -11,7 +12,7 @@ use sweepd::{config::DEFAULT_FILE, forward::tap::End};
 #[command(name = "sweepd", version, arg_required_else_help = true, disable_help_subcommand = true)]
 pub struct Args {
     /// The configuration; it also says where the running daemon's files are
-    #[arg(long, value_name = "FILE", global = true, default_value = DEFAULT_FILE)]
+    #[arg(short, long, value_name = "FILE", global = true, default_value = DEFAULT_FILE)]
     pub config: PathBuf,
     /// What to do
     #[command(subcommand)]
@@ -137,17 +138,21 @@ pub struct ShowArgs {
 #[derive(Subcommand, Debug)]
 pub enum What {
     /// The ports and their counters
+    #[command(alias = "port")]
     Ports,
     /// The routes in force
+    #[command(alias = "route")]
     Routes {
-        /// Look this address up: its route, next hop and port
-        address: Option<IpAddr>,
+        /// An address to look up: its route, next hop and port; or a prefix, to show the routes in it
+        #[arg(value_name = "ADDRESS|PREFIX", value_parser = place)]
+        at: Option<Place>,
         /// Compare the kernel's own table with what is forwarded by, and show what differs; the
         /// exit code is 1 if anything does
-        #[arg(long, conflicts_with = "address")]
+        #[arg(long, conflicts_with = "at")]
         diff: bool,
     },
     /// The neighbours on ports
+    #[command(aliases = ["neighbor", "neighbours", "neighbour"])]
     Neighbors,
     /// The flows, those that fit: `tcp 10.0.0.7 443`
     Flows {
@@ -162,9 +167,33 @@ pub enum What {
     /// The rules and how often they fitted
     Acl,
     /// How packets ended
-    Verdicts,
+    #[command(alias = "verdict")]
+    Verdicts {
+        /// Show what has not happened yet as well
+        #[arg(long)]
+        all: bool,
+    },
     /// The size of the tables that workers read
     Tables,
+}
+
+/// What a look at the routes is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// One destination.
+    Address(IpAddr),
+    /// Every route in a prefix.
+    Prefix(IpNet),
+}
+
+fn place(text: &str) -> Result<Place, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(Place::Address(address));
+    }
+    let prefix: Option<IpNet> = text.parse().ok();
+    prefix
+        .map(|prefix| Place::Prefix(prefix.trunc()))
+        .ok_or_else(|| "write an address, as 198.51.100.7, or a prefix, as 198.51.100.0/24".into())
 }
 
 impl What {
@@ -177,7 +206,7 @@ impl What {
             Self::Flows { .. } => "flows",
             Self::Masquerade { .. } => "masquerade",
             Self::Acl => "acl",
-            Self::Verdicts => "verdicts",
+            Self::Verdicts { .. } => "verdicts",
             Self::Tables => "tables",
         }
     }
@@ -228,7 +257,7 @@ mod tests {
 
     #[test]
     fn the_configuration_goes_with_every_command_on_either_side() {
-        for line in ["sweepd --config f check", "sweepd check --config f", "sweepd show ports --config f"] {
+        for line in ["sweepd --config f check", "sweepd check -c f", "sweepd show ports --config f"] {
             assert_eq!(parse(line).config, PathBuf::from("f"));
         }
         assert_eq!(parse("sweepd run").config, PathBuf::from(DEFAULT_FILE));
@@ -250,9 +279,13 @@ mod tests {
             assert_eq!((show.what.name(), show.json), (word, true));
         }
         let Command::Show(show) = parse("sweepd show routes 2001:db8::1").command else { panic!() };
-        assert!(matches!(show.what, What::Routes { address: Some(IpAddr::V6(_)), diff: false }));
+        assert!(matches!(show.what, What::Routes { at: Some(Place::Address(IpAddr::V6(_))), diff: false }));
+        let Command::Show(show) = parse("sweepd show route 10.9.9.9/8").command else { panic!() };
+        let net = "10.0.0.0/8".parse().unwrap();
+        assert!(matches!(show.what, What::Routes { at: Some(Place::Prefix(found)), .. } if found == net));
+        assert!(Args::try_parse_from(["sweepd", "show", "routes", "10.0.0"]).is_err());
         let Command::Show(show) = parse("sweepd show routes --diff").command else { panic!() };
-        assert!(matches!(show.what, What::Routes { address: None, diff: true }));
+        assert!(matches!(show.what, What::Routes { at: None, diff: true }));
         assert!(Args::try_parse_from(["sweepd", "show", "routes", "10.0.0.1", "--diff"]).is_err());
     }
 

@@ -3,13 +3,15 @@
 use std::io::Write;
 
 use env_logger::{Builder, Env, Target};
-use log::{Level, Record};
+use log::{Level, LevelFilter, Record};
 use sweepd::plain::plain;
 
 /// Starts logging, at `info` unless `RUST_LOG` says otherwise.
 pub fn start() {
     let mut builder = Builder::from_env(Env::default().default_filter_or("info"));
     builder.target(Target::Stderr);
+    // It tells of every write near the configuration: a log there would tell of itself.
+    builder.filter_module("notify", LevelFilter::Info);
     // systemd sets it when standard error is the journal's, which has its own clock.
     if std::env::var_os("JOURNAL_STREAM").is_some() {
         builder.format(|out, record| writeln!(out, "{}", journal_line(record)));

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use ipnet::IpNet;
 use serde_json::{Value, json};
 use sweepd::forward::verdict::Verdict;
 
 use super::{
     Failure,
-    args::{ShowArgs, What},
+    args::{Place, ShowArgs, What},
     client, print,
     table::{Cell, Table},
 };
@@ -18,7 +19,7 @@ use super::{
 /// No daemon runs, it does not have what is asked for, or tables that are compared differ.
 pub fn show(args: &ShowArgs, runtime_dir: &Path) -> Result<(), Failure> {
     let mut request = json!({ "version": client::VERSION, "command": "show", "what": args.what.name() });
-    if let What::Routes { address: Some(address), .. } = args.what {
+    if let What::Routes { at: Some(Place::Address(address)), .. } = args.what {
         request["address"] = json!(address);
     }
     if let What::Flows { filter } | What::Masquerade { filter } = &args.what {
@@ -28,7 +29,13 @@ pub fn show(args: &ShowArgs, runtime_dir: &Path) -> Result<(), Failure> {
     if compares {
         request["diff"] = json!(true);
     }
-    let data = client::ask(runtime_dir, &request)?;
+    let mut data = client::ask(runtime_dir, &request)?;
+    if let (What::Routes { at: Some(Place::Prefix(prefix)), .. }, Value::Array(rows)) =
+        (&args.what, &mut data)
+    {
+        let is_in = |row: &Value| row["to"].as_str()?.parse::<IpNet>().ok().map(|to| prefix.contains(&to));
+        rows.retain(|row| is_in(row) == Some(true));
+    }
     print(&if args.json { format!("{data}\n") } else { render(&args.what, &data) })?;
     let differs = compares && data.as_array().is_none_or(|rows| !rows.is_empty());
     // As diff(1) has it; what differs has been printed.
@@ -40,10 +47,10 @@ fn render(what: &What, data: &Value) -> String {
     match what {
         What::Ports => ports(data),
         What::Routes { diff: true, .. } => differences(data),
-        What::Routes { address: None, .. } => routes(data),
-        What::Routes { address: Some(_), .. } => route(data),
+        What::Routes { at: Some(Place::Address(_)), .. } => route(data),
+        What::Routes { .. } => routes(data),
         What::Neighbors => neighbors(data),
-        What::Verdicts => verdicts(data),
+        What::Verdicts { all } => verdicts(data, *all),
         What::Tables => pairs(data),
         What::Acl => acl(data),
         What::Flows { .. } => flows(data),
@@ -79,12 +86,12 @@ fn ports(data: &Value) -> String {
         "mtu",
         "rx packets",
         "rx bytes",
-        "errors",
-        "dropped",
+        "rx errors",
+        "rx dropped",
         "tx packets",
         "tx bytes",
-        "errors",
-        "dropped",
+        "tx errors",
+        "tx dropped",
         "express",
     ]);
     let mut details = Table::new(&["port", "interface", "mac", "rings", "mode", "addresses"]);
@@ -140,14 +147,16 @@ fn express(port: &Value) -> Option<String> {
 }
 
 fn routes(data: &Value) -> String {
-    let mut table = Table::new(&["to", "via", "port", "weight", "type", "source"]);
+    let mut table = Table::new(&["to", "via", "port", "weight", "metric", "type", "source"]);
     for route in rows(data) {
-        let mut kind = [cell(&route["type"]), cell(&route["source"])];
-        if route["active"] == false {
-            let (source, reason) = (&route["source"], &route["reason"]);
-            let [source, reason] = [source, reason].map(|value| value.as_str().unwrap_or("?"));
-            kind[1] = Cell::Text(format!("{source}, inactive: {reason}"));
+        let mut source = route["source"].as_str().unwrap_or("?").to_owned();
+        if let Some(protocol) = route["protocol"].as_str() {
+            source += &format!(" ({protocol})");
         }
+        if route["active"] == false {
+            source += &format!(", inactive: {}", route["reason"].as_str().unwrap_or("?"));
+        }
+        let kind = [cell(&route["metric"]), cell(&route["type"]), Cell::Text(source)];
         let mut to = cell(&route["to"]);
         let mut hops = rows(&route["via"]).peekable();
         if hops.peek().is_none() {
@@ -189,6 +198,13 @@ fn way_out(hop: &Value) -> Cell {
 fn route(data: &Value) -> String {
     let mut table = Table::new(&["address", "route", "source", "next hop", "port", "mac", "verdict"]);
     let route = &data["route"];
+    let verdict = match (&data["verdict"], data["port_up"].as_bool()) {
+        (verdict, Some(false)) => Cell::Text(format!("{}, but the port is down", text(verdict))),
+        (verdict, _) if verdict == "forwarded" && data["mac"].is_null() => {
+            Cell::Text("forwarded, once the next hop's MAC is known".into())
+        }
+        (verdict, _) => cell(verdict),
+    };
     table.row([
         cell(&data["address"]),
         cell(&route["to"]),
@@ -196,9 +212,15 @@ fn route(data: &Value) -> String {
         cell(&data["next_hop"]),
         cell(&data["port"]),
         cell(&data["mac"]),
-        cell(&data["verdict"]),
+        verdict,
     ]);
-    table.render()
+    let hops = rows(&route["via"]).count();
+    let others = if hops > 1 { format!("one of {hops} next hops, by flow\n") } else { String::new() };
+    table.render() + &others
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("-")
 }
 
 /// An address and its port, if it has one.
@@ -308,11 +330,11 @@ fn fits(row: &Value) -> String {
     }
 }
 
-/// What has happened at all, in words.
-fn verdicts(data: &Value) -> String {
+/// What has happened at all, or whatever can happen, in words.
+fn verdicts(data: &Value, all: bool) -> String {
     let mut table = Table::new(&["verdict", "packets", "meaning"]);
     for (name, count) in data.as_object().into_iter().flatten() {
-        if count.as_u64() == Some(0) {
+        if count.as_u64() == Some(0) && !all {
             continue;
         }
         let about = match name.as_str() {
@@ -325,12 +347,22 @@ fn verdicts(data: &Value) -> String {
     table.render()
 }
 
+/// Numbers in a table; texts of any length behind it, each on a line of its own.
 fn pairs(data: &Value) -> String {
     let mut table = Table::new(&["what", "value"]);
+    let mut texts = String::new();
     for (name, value) in data.as_object().into_iter().flatten() {
-        table.row([Cell::Text(name.replace('_', " ")), cell(value)]);
+        let name = name.replace('_', " ");
+        match value.as_array() {
+            Some(list) => {
+                for text in list.iter().filter_map(Value::as_str) {
+                    texts += &format!("{name}: {text}\n");
+                }
+            }
+            None => table.row([Cell::Text(name), cell(value)]),
+        }
     }
-    table.render()
+    table.render() + &texts
 }
 
 #[cfg(test)]
@@ -341,30 +373,31 @@ mod tests {
     #[test]
     fn a_route_with_two_next_hops_takes_two_rows() {
         let data = json!([
-            { "to": "0.0.0.0/0", "type": "unicast", "source": "static", "via": [
+            { "to": "0.0.0.0/0", "type": "unicast", "source": "static", "protocol": null, "metric": null, "via": [
                 { "gateway": "203.0.113.1", "port": "wan", "device": null, "weight": 2 },
                 { "gateway": null, "port": null, "device": "wg0", "weight": 1 }] },
             { "to": "11.0.0.0/8", "type": "unicast", "source": "static", "active": false, "reason": "port b is down",
               "via": [{ "gateway": "203.0.113.9", "port": null, "device": null, "weight": 1 }] },
-            { "to": "10.0.0.0/8", "type": "blackhole", "source": "kernel", "via": [] },
+            { "to": "10.0.0.0/8", "type": "blackhole", "source": "kernel", "protocol": "bird", "metric": 32,
+              "via": [] },
         ]);
         assert_eq!(
-            render(&What::Routes { address: None, diff: false }, &data),
-            "to          via          port              weight  type       source\n\
-             0.0.0.0/0   203.0.113.1  wan                    2  unicast    static\n\
-            \u{20}           on link      wg0 (the host's)       1  unicast    static\n\
-             11.0.0.0/8  203.0.113.9  -                      1  unicast    static, inactive: port b is down\n\
-             10.0.0.0/8  -            -                      -  blackhole  kernel\n"
+            render(&What::Routes { at: None, diff: false }, &data),
+            "to          via          port              weight  metric  type       source\n\
+             0.0.0.0/0   203.0.113.1  wan                    2       -  unicast    static\n\
+            \u{20}           on link      wg0 (the host's)       1       -  unicast    static\n\
+             11.0.0.0/8  203.0.113.9  -                      1       -  unicast    static, inactive: port b is down\n\
+             10.0.0.0/8  -            -                      -      32  blackhole  kernel (bird)\n"
         );
     }
 
     #[test]
     fn differences_show_what_each_side_says() {
-        assert_eq!(render(&What::Routes { address: None, diff: true }, &json!([])), "no differences\n");
+        assert_eq!(render(&What::Routes { at: None, diff: true }, &json!([])), "no differences\n");
         let data = json!([{ "of": "192.0.2.0/24", "between": "kernel and rib",
             "kernel": "via 10.0.0.1 dev wan", "rib": null, "fib": null }]);
         assert_eq!(
-            render(&What::Routes { address: None, diff: true }, &data),
+            render(&What::Routes { at: None, diff: true }, &data),
             "of            between         kernel                rib  fib\n\
              192.0.2.0/24  kernel and rib  via 10.0.0.1 dev wan  -    -\n"
         );
@@ -385,7 +418,10 @@ mod tests {
 
     #[test]
     fn verdicts_that_never_happened_are_left_out() {
-        let text = render(&What::Verdicts, &json!({ "forwarded": 7, "runt": 0, "held": 1, "in_transit": 0 }));
+        let text = render(
+            &What::Verdicts { all: false },
+            &json!({ "forwarded": 7, "runt": 0, "held": 1, "in_transit": 0 }),
+        );
         assert_eq!(
             text,
             "verdict    packets  meaning\n\
@@ -437,10 +473,10 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_the_daemon_sends_is_shown_without_a_panic(data in any_json()) {
-            for what in [What::Ports, What::Routes { address: None, diff: false },
-                What::Routes { address: None, diff: true },
-                What::Routes { address: Some([10, 0, 0, 1].into()), diff: false }, What::Neighbors, What::Flows { filter: Vec::new() },
-                What::Masquerade { filter: Vec::new() }, What::Verdicts, What::Acl,
+            for what in [What::Ports, What::Routes { at: None, diff: false },
+                What::Routes { at: None, diff: true },
+                What::Routes { at: Some(Place::Address([10, 0, 0, 1].into())), diff: false }, What::Neighbors, What::Flows { filter: Vec::new() },
+                What::Masquerade { filter: Vec::new() }, What::Verdicts { all: false }, What::Acl,
                 What::Tables]
             {
                 let text = render(&what, &data);

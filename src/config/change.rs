@@ -51,12 +51,14 @@ impl Config {
             let how = if self.daemon.source_routes { "followed" } else { "refused" };
             news.push(format!("source routes are {how}"));
         }
-        let translation = |config: &Config| {
-            (config.masquerades.clone(), config.forward_ports.clone(), config.one_to_ones.clone())
-        };
-        if translation(old) != translation(self) {
-            news.push("other rules of address translation".into());
-        }
+        let differing = [
+            ("masquerade", old.masquerades != self.masquerades),
+            ("forward_port", old.forward_ports != self.forward_ports),
+            ("one_to_one", old.one_to_ones != self.one_to_ones),
+        ];
+        news.extend(
+            differing.iter().filter(|(_, differ)| *differ).map(|(key, _)| format!("another [[{key}]]")),
+        );
         if old.kernel != self.kernel {
             news.push(if self.kernel.routes {
                 format!("the kernel's table {} is followed", self.kernel.table)
@@ -66,7 +68,7 @@ impl Config {
         }
         if old.daemon.on_exit != self.daemon.on_exit {
             let then = if self.daemon.on_exit == OnExit::Drop { "drops" } else { "forwards" };
-            news.push(format!("the kernel {then} what comes when sweepd is not there"));
+            news.push(format!("once sweepd has ended, the kernel {then} what it did"));
         }
         let routes = |config: &Config| config.routes.iter().map(|r| (r.to, r.target.clone())).collect();
         news.extend(count("route", &routes(old), &routes(self)));

@@ -200,7 +200,8 @@ fn parse_without(text: &str, name: &str, refused: &[Feature]) -> Result<Config, 
 pub fn load_runtime_dir(path: &Path) -> Result<PathBuf, ConfigErrors> {
     let name = path.display().to_string();
     let text = read_file(path, &name)?;
-    let root = syntax(&text, &name)?;
+    // The daemon goes on with what it has read; a slip made since shall not hide it.
+    let (root, _) = DeTable::parse_recoverable(&text);
     let daemon = root.get_ref().iter().find(|(key, _)| key.get_ref() == schema::DAEMON.name);
     let Some((_, value)) = daemon else { return Ok(RUNTIME_DIR.into()) };
     // Unknown keys of the section are not of interest here.
@@ -399,15 +400,14 @@ fn warn_of_the_whole(config: &Config, root: &DeTable<'_>, filters: bool, problem
         problems.warn(place("kernel"), "kernel.routes", message);
     }
     let xdp = |port: &&Port| matches!(port.device.device, Device::Xdp(_));
-    if filters && let Some(port) = config.ports.iter().find(xdp) {
+    if filters && config.ports.iter().any(|port| xdp(&port)) {
         let then = match config.daemon.on_exit {
             OnExit::Drop => "dropped, since on_exit is \"drop\"",
             OnExit::Forward => "neither filtered nor translated",
         };
         let message = format!(
-            "what the kernel itself forwards to port {:?} is {then}; \
-             make every device that it forwards from a port",
-            port.name
+            "what the kernel itself forwards to xdp: ports, from devices that are no ports, is {then}; \
+             make such devices ports, if there are any"
         );
         problems.warn(place("port"), "port.device", message);
     }

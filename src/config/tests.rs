@@ -387,7 +387,9 @@ fn the_runtime_dir_is_found_in_a_file_that_is_otherwise_wrong() {
     assert_eq!(read("[daemon]\nruntime_dir = \"/run/x\"\nidel = 1\n[[prot]]").unwrap(), Path::new("/run/x"));
     assert_eq!(read("[[prot]]").unwrap(), Path::new(RUNTIME_DIR));
     assert!(read("[daemon]\nruntime_dir = 5").is_err());
-    assert!(read("[daemon").is_err());
+    let slip = "[daemon]\nruntime_dir = \"/run/x\"\n[[route\nto = 1";
+    assert_eq!(read(slip).unwrap(), Path::new("/run/x"));
+    assert_eq!(read("[daemon").unwrap(), Path::new(RUNTIME_DIR));
 }
 
 /// A piece of TOML that the mutations put in anywhere.

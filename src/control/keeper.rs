@@ -190,6 +190,8 @@ pub struct PortState {
     pub gone: Option<String>,
     /// The port's part in forwarding in the driver.
     pub express: express::OfPort,
+    /// Whether it was up when that was last looked at.
+    told_up: Option<bool>,
     control: Option<Box<dyn PortControl>>,
     block: BlockRef,
     /// What the block has counted before this device.

@@ -103,6 +103,8 @@ pub fn tables(view: &View<'_>, reloads: &Status) -> Value {
         "neighbors": view.rib.neighbors().count(),
         "fib4_bytes": view.tables.fib4.bytes(),
         "fib6_bytes": view.tables.fib6.bytes(),
+        "pid": std::process::id(),
+        "version": env!("CARGO_PKG_VERSION"),
     });
     for (key, value) in reloads.keys() {
         data[key] = value;
@@ -270,9 +272,37 @@ fn route<A: Family>(rib: &Rib, (address, length): (A, u8), best: &Candidate) -> 
             (_, 0) => "connected",
             _ => "kernel",
         },
+        "protocol": (best.mark != 0).then(|| protocol_name(best.protocol)).flatten(),
+        "metric": (best.mark != 0).then_some(best.metric),
         "via": via,
         "active": true,
         "reason": null,
+    })
+}
+
+/// Who made a route of the kernel's, as iproute2 and FreeBSD's numbers have it; `None` where it is
+/// not known.
+fn protocol_name(protocol: u8) -> Option<&'static str> {
+    if cfg!(not(target_os = "linux")) {
+        return None;
+    }
+    Some(match protocol {
+        1 => "redirect",
+        2 => "kernel",
+        3 => "boot",
+        4 => "static",
+        9 => "ra",
+        11 => "zebra",
+        12 => "bird",
+        16 => "dhcp",
+        18 => "keepalived",
+        42 => "babel",
+        186 => "bgp",
+        187 => "isis",
+        188 => "ospf",
+        189 => "rip",
+        192 => "eigrp",
+        _ => return None,
     })
 }
 
@@ -339,6 +369,7 @@ fn fate<A: Family>(rib: &Rib, table: &Table<A>, number: A, address: IpAddr) -> V
         "route": route,
         "next_hop": next_hop,
         "port": port.map(|port| port.name.as_str()),
+        "port_up": port.map(|port| port.up),
         "mac": mac,
         "verdict": verdict(info.action).name(),
     })

@@ -17,6 +17,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+#[cfg(target_os = "linux")]
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     unistd::{Gid, Uid, chown},
@@ -45,8 +47,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// A daemon uses it.
-    #[error("{0}: sweepd is already running; stop it, or give this one another [daemon] runtime_dir")]
-    Running(PathBuf),
+    #[error("{0}: sweepd is already running{of}; stop it, or give this one another [daemon] runtime_dir", of = process(*.1))]
+    Running(PathBuf, Option<i32>),
     /// Something else has its name.
     #[error("{0}: is in the way and no socket; remove it")]
     InTheWay(PathBuf),
@@ -95,6 +97,19 @@ impl Access {
     }
 }
 
+/// Who is at the other end; `None` where the system does not say.
+fn pid_of(other: &UnixStream) -> Option<i32> {
+    #[cfg(target_os = "linux")]
+    return getsockopt(other, PeerCredentials).ok().map(|credentials| credentials.pid());
+    #[cfg(not(target_os = "linux"))]
+    return None;
+}
+
+/// A process in a sentence.
+fn process(pid: Option<i32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(", process {pid}"))
+}
+
 /// A listening socket under its name, not served yet.
 pub struct Bound {
     path: PathBuf,
@@ -114,7 +129,9 @@ impl Bound {
             Ok(metadata) if !metadata.file_type().is_socket() => {
                 return Err(SocketError::InTheWay(path.to_owned()));
             }
-            Ok(_) if UnixStream::connect(path).is_ok() => return Err(SocketError::Running(path.to_owned())),
+            Ok(_) if let Ok(other) = UnixStream::connect(path) => {
+                return Err(SocketError::Running(path.to_owned(), pid_of(&other)));
+            }
             _ => {}
         }
         remove_leftovers(path);

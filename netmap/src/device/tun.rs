@@ -47,7 +47,8 @@ pub struct Tun {
 /// and when the host filters by reverse path on all interfaces, for then it would drop what comes
 /// in here without a word.
 pub fn open(name: &str, mtu: u32) -> Result<Tun, OpenError> {
-    let mut arena = Arena::new(1, SLOTS, 0).map_err(|e| OpenError::new(format!("tun:{name}"), e))?;
+    let mut arena = Arena::new(1, SLOTS, 0)
+        .map_err(|e| OpenError::new(format!("the way up to the host (TUN {})", name.replace("%d", "")), e))?;
     open_in(&mut arena, SLOTS, name, mtu)
 }
 

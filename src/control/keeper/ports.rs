@@ -167,6 +167,7 @@ impl PortState {
             interface: port.spec.interface,
             gone: None,
             express: OfPort::new(&*port.control),
+            told_up: None,
             control: Some(port.control),
             block: port.block,
             base,

@@ -37,6 +37,8 @@ const DATAGRAM: usize = 256 << 10;
 const TURN: usize = 64;
 /// Interrupted listings in a row before an incomplete one is passed on.
 const TRIES: u32 = 5;
+/// Bytes of a message that is not understood that a log shows.
+const MOST_TOLD: usize = 128;
 /// Wait before a listing is tried again.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -359,7 +361,15 @@ impl Shared {
         match parse::message(header, payload, table) {
             Ok(Some(event)) => out.push(Report { listed, event }),
             Ok(None) => {}
-            Err(parse::Malformed) => self.count_unparsed(),
+            Err(parse::Malformed) => {
+                let some = &payload[..payload.len().min(MOST_TOLD)];
+                log::debug!(
+                    "rtnetlink: not understood: type {}, {} bytes: {some:02x?}",
+                    header.kind,
+                    payload.len()
+                );
+                self.count_unparsed();
+            }
         }
     }
 

@@ -263,7 +263,11 @@ fn only_the_owner_may_connect_and_a_living_daemon_is_not_disturbed() {
     let mut rig = rig(0);
     let mode = fs::metadata(rig.path()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    assert!(matches!(Bound::new(&rig.path(), Access::default()), Err(SocketError::Running(_))));
+    let Err(error) = Bound::new(&rig.path(), Access::default()) else { panic!("it is taken") };
+    assert!(matches!(error, SocketError::Running(..)));
+    if cfg!(target_os = "linux") {
+        assert!(error.to_string().contains(&format!("running, process {};", std::process::id())), "{error}");
+    }
     assert_eq!(rig.show("tables")["fib6_prefixes"], 4);
     assert_eq!(rig.socket.as_ref().unwrap().path(), rig.path());
     drop(rig.socket.take());
