@@ -76,3 +76,56 @@ fn the_unit_has_the_user_and_the_capabilities_that_its_files_promise() {
     assert_eq!(directive(&unit, "Type"), "notify");
     assert!(directive(&unit, "WatchdogSec").parse::<u32>().unwrap() >= 5);
 }
+
+#[test]
+fn with_any_number_of_descriptors_it_starts_or_says_why_and_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("sweepd.toml");
+    let text =
+        format!("[daemon]\nruntime_dir = {:?}\nmetrics = \"127.0.0.1:0\"\n{CONFIG}", dir.path().join("run"));
+    std::fs::write(&file, text).unwrap();
+    let mut outcomes = Vec::new();
+    for limit in 8..48 {
+        let log = dir.path().join("log");
+        let command = format!(
+            "ulimit -n {limit}; exec {} run --config {}",
+            env!("CARGO_BIN_EXE_sweepd"),
+            file.display()
+        );
+        let mut child = Command::new("sh")
+            .args(["-c", &command])
+            .env_remove("JOURNAL_STREAM")
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        let child_id = child.id() as i32;
+        let said = || std::fs::read_to_string(&log).unwrap();
+        let start = Instant::now();
+        let mut ends = |wants: &dyn Fn() -> bool| loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break Some(status);
+            }
+            if wants() {
+                break None;
+            }
+            if start.elapsed() > Duration::from_secs(30) {
+                child.kill().unwrap();
+                panic!("limit {limit}: it does not end: {}", said());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let early = ends(&|| said().contains(": forwarding"));
+        let status = early.or_else(|| {
+            // What comes after the last line of a start has failed as well, or has not.
+            std::thread::sleep(Duration::from_millis(50));
+            let _ = kill(Pid::from_raw(child_id), Signal::SIGTERM);
+            ends(&|| false)
+        });
+        let code = status.and_then(|status| status.code());
+        assert!(matches!(code, Some(0 | 1 | 127)), "limit {limit}: {code:?}: {}", said());
+        assert!(code == Some(0) || !said().is_empty(), "limit {limit}: not a word");
+        outcomes.push(code);
+    }
+    assert!(outcomes.contains(&Some(0)) && outcomes.contains(&Some(1)), "{outcomes:?}");
+}

@@ -72,6 +72,9 @@ impl From<Problem> for ConfigErrors {
 /// A place in the file: a byte offset, until somebody needs the line.
 pub(super) type Offset = usize;
 
+/// Problems of one file that are told one by one.
+const MOST: usize = 100;
+
 /// Collects the problems of one file.
 pub(super) struct Problems<'a> {
     file: &'a str,
@@ -126,11 +129,17 @@ impl<'a> Problems<'a> {
         self.errors.len()
     }
 
-    /// The warnings, or the errors if there are any; in the order of the file.
+    /// The warnings, or the errors if there are any; in the order of the file, and no more than
+    /// somebody may want to read.
     pub(super) fn finish(self) -> Result<Vec<Problem>, ConfigErrors> {
         let in_order = |mut list: Vec<(Offset, Problem)>| {
             list.sort_by_key(|(at, _)| *at);
-            list.into_iter().map(|(_, problem)| problem).collect::<Vec<_>>()
+            let more = list.len().saturating_sub(MOST);
+            let mut list: Vec<_> = list.into_iter().take(MOST).map(|(_, problem)| problem).collect();
+            if more > 0 {
+                list.push(Problem::of_file(self.file, format!("and {more} more like these")));
+            }
+            list
         };
         if self.errors.is_empty() {
             Ok(in_order(self.warnings))

@@ -188,11 +188,11 @@ impl Reloader {
         let reloads = Reloads { wishes: sender, status: status.clone() };
         let path = path.to_owned();
         // What has changed since the file was read at start shows as another content.
-        let watch = Watch::on(&path);
+        let mut watch = Watch::on(&path);
         let content = Some(running.digest);
         let mut work = Work { path, running, force, barrier, status, content };
         let thread =
-            std::thread::Builder::new().name("reload".into()).spawn(move || work.run(&wishes, &watch))?;
+            std::thread::Builder::new().name("reload".into()).spawn(move || work.run(&wishes, &mut watch))?;
         Ok(Self { reloads: Some(reloads), thread: Some(thread) })
     }
 
@@ -213,7 +213,7 @@ impl Drop for Reloader {
 }
 
 impl Work {
-    fn run(&mut self, wishes: &Receiver<Wish>, watch: &Watch) {
+    fn run(&mut self, wishes: &Receiver<Wish>, watch: &mut Watch) {
         let mut settling = Settling::default();
         // The file may have changed between its being read and its being watched.
         settling.disturb(Instant::now());
@@ -228,6 +228,7 @@ impl Work {
                 recv(due) -> _ => {}
             }
             if settling.take_due(Instant::now()) {
+                watch.follow();
                 self.look();
             }
         }

@@ -278,6 +278,13 @@ impl Server {
         }
     }
 
+    /// Makes room: whoever has asked nothing for longest goes. False if everybody is being served.
+    fn send_off_an_idle_one(&mut self) -> bool {
+        let idle = self.clients.iter().enumerate().filter(|(_, client)| client.is_idle());
+        let longest = idle.min_by_key(|(_, client)| client.deadline).map(|(place, _)| place);
+        longest.map(|place| self.clients.swap_remove(place)).is_some()
+    }
+
     fn let_in(&mut self, now: Instant) {
         for _ in 0..CLIENTS_MAX {
             let mut stream = match self.listener.accept() {
@@ -292,7 +299,7 @@ impl Server {
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
-            if self.clients.len() >= CLIENTS_MAX {
+            if self.clients.len() >= CLIENTS_MAX && !self.send_off_an_idle_one() {
                 // It fits the socket's buffer, or the client does without.
                 let _ = stream.write(format!("{}\n", requests::too_many()).as_bytes());
                 continue;
@@ -319,6 +326,11 @@ struct Client {
 }
 
 impl Client {
+    /// Whether nothing is under way for it.
+    fn is_idle(&self) -> bool {
+        self.sent == self.output.len() && self.list.is_none() && self.later.is_none()
+    }
+
     fn new(stream: UnixStream, now: Instant) -> Self {
         Self {
             stream,

@@ -22,8 +22,9 @@ const LONGEST: Duration = Duration::from_secs(2);
 pub struct Watch {
     /// Something has happened to the file, perhaps.
     pub events: Receiver<()>,
-    /// Ends the watch when dropped.
-    _watcher: Option<RecommendedWatcher>,
+    path: PathBuf,
+    /// Ends the watch when dropped, and the directories that it is on.
+    watcher: Option<(RecommendedWatcher, Vec<PathBuf>)>,
 }
 
 impl Watch {
@@ -32,19 +33,35 @@ impl Watch {
     pub fn on(path: &Path) -> Self {
         let (sender, events) = bounded(1);
         match watcher(path, sender) {
-            Ok(watcher) => Self { events, _watcher: Some(watcher) },
+            Ok(watcher) => Self { events, path: path.to_owned(), watcher: Some(watcher) },
             Err(e) => {
                 log::warn!(
                     "{}: changes are not noticed by themselves ({e}); use sweepd reload",
                     path.display()
                 );
-                Self { events: never(), _watcher: None }
+                Self { events: never(), path: path.to_owned(), watcher: None }
             }
         }
     }
+
+    /// Goes to where the file is now, if its name is a symbolic link that leads elsewhere.
+    pub fn follow(&mut self) {
+        let Some((watcher, watched)) = &mut self.watcher else { return };
+        let now = directories(&self.path);
+        for directory in now.iter().filter(|directory| !watched.contains(directory)) {
+            if let Err(e) = watcher.watch(directory, RecursiveMode::NonRecursive) {
+                log::warn!("{}: changes are not noticed by themselves ({e})", directory.display());
+            }
+        }
+        for directory in watched.iter().filter(|directory| !now.contains(directory)) {
+            // It may be gone itself.
+            let _ = watcher.unwatch(directory);
+        }
+        *watched = now;
+    }
 }
 
-fn watcher(path: &Path, sender: Sender<()>) -> notify::Result<RecommendedWatcher> {
+fn watcher(path: &Path, sender: Sender<()>) -> notify::Result<(RecommendedWatcher, Vec<PathBuf>)> {
     let path = path.to_owned();
     let directories = directories(&path);
     let listen = move |event: notify::Result<Event>| {
@@ -56,10 +73,10 @@ fn watcher(path: &Path, sender: Sender<()>) -> notify::Result<RecommendedWatcher
         let _ = sender.try_send(());
     };
     let mut watcher = notify::recommended_watcher(listen)?;
-    for directory in directories {
-        watcher.watch(&directory, RecursiveMode::NonRecursive)?;
+    for directory in &directories {
+        watcher.watch(directory, RecursiveMode::NonRecursive)?;
     }
-    Ok(watcher)
+    Ok((watcher, directories))
 }
 
 /// The directory that names the file, and the one that holds it, if the name is a symbolic link.
@@ -158,13 +175,24 @@ mod tests {
         let (path, target) = (dir.path().join("f"), far.path().join("real"));
         fs::write(&target, "a").unwrap();
         std::os::unix::fs::symlink(&target, &path).unwrap();
-        let watch = Watch::on(&path);
+        let mut watch = Watch::on(&path);
         fs::write(&target, "b").unwrap();
         assert!(is_noticed(&watch));
         pass(&watch);
-        std::os::unix::fs::symlink("elsewhere", dir.path().join("new")).unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let other = elsewhere.path().join("real");
+        fs::write(&other, "c").unwrap();
+        std::os::unix::fs::symlink(&other, dir.path().join("new")).unwrap();
         fs::rename(dir.path().join("new"), &path).unwrap();
         assert!(is_noticed(&watch));
+        watch.follow();
+        pass(&watch);
+        fs::write(&other, "d").unwrap();
+        assert!(is_noticed(&watch));
+        pass(&watch);
+        // What it has left is nobody's business any more.
+        fs::remove_file(&target).unwrap();
+        assert!(is_quiet(&watch));
     }
 
     #[test]

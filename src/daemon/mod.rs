@@ -29,7 +29,7 @@ use crate::{
         capture::Captures,
         diff::Comparison,
         metrics,
-        reload::{Reloader, Trigger},
+        reload::{Reloader, Reloads, Trigger},
         requests::Answerer,
         rib::PortSpec,
         setup,
@@ -37,7 +37,7 @@ use crate::{
         translation::Translation,
     },
     forward::{
-        assembly::{Assembly, assemble, default_workers},
+        assembly::{Assembly, WorkerLink, assemble, default_workers},
         flows::DEFAULT_FLOWS,
         idle::Patience,
         messages::ToKeeper,
@@ -285,6 +285,7 @@ impl Daemon {
         let stats = Arc::new(stats);
         let watchdog = Watchdog::start(to_workers.clone())?;
         let (pass_on, passed_on) = crossbeam_channel::unbounded();
+        let comparison = Comparison::start(keeper.queries())?;
         let ports = Ports::start(PortsConfig {
             open,
             follow_kernel,
@@ -296,39 +297,50 @@ impl Daemon {
             pass_on,
             has_way_up,
         })?;
-        let reloader = file
-            .map(|file| Reloader::start(file, config.clone(), Box::new(ports.requests()), barrier.clone()))
-            .transpose()?;
-        let comparison = Comparison::start(keeper.queries())?;
-        let answerer = Answerer {
-            queries: keeper.queries(),
-            stats: stats.clone(),
-            reloads: reloader.as_ref().map(Reloader::reloads),
-            differ: comparison.differ(),
-            workers: ways,
-            captures: Captures::default(),
-            health: Box::new({
-                let health = watchdog.health();
-                move || (health.faults(), health.stalls())
-            }),
-        };
-        let control = socket.map(|socket| socket.serve(answerer)).transpose()?;
-        let source = metrics::source(keeper.queries(), reloader.as_ref().map(Reloader::reloads));
-        let mut exposition = Exposition::new(stats.clone(), source);
-        let metrics = listening.map(|socket| socket.serve(move || exposition.text())).transpose()?;
-        Ok(Self {
-            control,
-            metrics,
+        // From here on, whatever fails, all of it ends in the right order.
+        let mut daemon = Self {
+            control: None,
+            metrics: None,
             watchdog,
             workers,
             keeper,
             ports,
-            reloader,
+            reloader: None,
             comparison,
             stats,
             notices: passed_on,
             barrier,
-        })
+        };
+        if let Some(file) = file {
+            let force = Box::new(daemon.ports.requests());
+            daemon.reloader = Some(Reloader::start(file, config.clone(), force, daemon.barrier.clone())?);
+        }
+        let reloads = daemon.reloader.as_ref().map(Reloader::reloads);
+        if let Some(socket) = socket {
+            daemon.control = Some(socket.serve(daemon.answerer(ways, reloads.clone()))?);
+        }
+        if let Some(socket) = listening {
+            let source = metrics::source(daemon.keeper.queries(), reloads);
+            let mut exposition = Exposition::new(daemon.stats.clone(), source);
+            daemon.metrics = Some(socket.serve(move || exposition.text())?);
+        }
+        Ok(daemon)
+    }
+
+    /// What answers the control socket's clients.
+    fn answerer(&self, workers: Vec<WorkerLink>, reloads: Option<Reloads>) -> Answerer {
+        Answerer {
+            queries: self.keeper.queries(),
+            stats: self.stats.clone(),
+            reloads,
+            differ: self.comparison.differ(),
+            workers,
+            captures: Captures::default(),
+            health: Box::new({
+                let health = self.watchdog.health();
+                move || (health.faults(), health.stalls())
+            }),
+        }
     }
 
     /// What the daemon has to say: captures that ended.

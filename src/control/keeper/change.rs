@@ -192,4 +192,37 @@ impl Work {
             log::warn!("{more} more routes are not in force; sweepd show routes has them all");
         }
     }
+
+    /// Says when the kernel has said something that is not understood.
+    pub(super) fn report_unparsed(&mut self) {
+        let unparsed = self.follower.as_ref().map_or(0, Follower::unparsed);
+        if unparsed > self.unparsed {
+            let (messages, were) = match unparsed - self.unparsed {
+                1 => ("a message".into(), "was"),
+                n => (format!("{n} messages"), "were"),
+            };
+            log::warn!(
+                "{messages} of the kernel's {were} not understood and skipped; RUST_LOG=debug tells more"
+            );
+        }
+        self.unparsed = unparsed;
+    }
+
+    /// Says which ports can send and receive, whenever that is another answer than a second ago.
+    pub(super) fn report_links(&mut self) {
+        if self.awaited != Parts::default() {
+            return;
+        }
+        for (id, state) in (0..).zip(&mut self.ports) {
+            let (Some(state), Some(port)) = (state, self.rib.port(id)) else { continue };
+            // Whoever starts or adds a port knows that it is to be up.
+            match (state.told_up.replace(port.up).unwrap_or(true), port.up) {
+                (true, false) => {
+                    log::warn!("port {} is down: its link has no carrier, or it is switched off", port.name)
+                }
+                (false, true) => log::info!("port {} is up", port.name),
+                _ => {}
+            }
+        }
+    }
 }

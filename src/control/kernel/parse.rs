@@ -180,23 +180,29 @@ fn link(kind: u16, payload: &[u8]) -> Parsed<Option<KernelEvent>> {
 
 /// The tag of a VLAN interface, from its IFLA_LINKINFO; `None` for one of another kind.
 fn vlan_tag(info: &[u8]) -> Parsed<Option<Tag>> {
-    let (mut is_vlan, mut vlan, mut protocol) = (false, None, ethernet::VLAN);
+    let (mut is_vlan, mut data) = (false, Vec::new());
     attributes(info, |kind, value| {
         match kind {
             IFLA_INFO_KIND => is_vlan = value.split(|b| *b == 0).next() == Some(b"vlan"),
-            IFLA_INFO_DATA => attributes(value, |kind, value| {
-                match kind {
-                    IFLA_VLAN_ID => vlan = Some(u16_at(value, 0)?),
-                    IFLA_VLAN_PROTOCOL => protocol = u16::from_be(u16_at(value, 0)?),
-                    _ => {}
-                }
-                Ok(())
-            })?,
+            IFLA_INFO_DATA => data = value.to_vec(),
             _ => {}
         }
         Ok(())
     })?;
-    let vlan = vlan.filter(|_| is_vlan && is_tag(protocol));
+    // Other kinds use the same numbers for something else.
+    if !is_vlan {
+        return Ok(None);
+    }
+    let (mut vlan, mut protocol) = (None, ethernet::VLAN);
+    attributes(&data, |kind, value| {
+        match kind {
+            IFLA_VLAN_ID => vlan = Some(u16_at(value, 0)?),
+            IFLA_VLAN_PROTOCOL => protocol = u16::from_be(u16_at(value, 0)?),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    let vlan = vlan.filter(|_| is_tag(protocol));
     Ok(vlan.map(|vlan| Tag { service: protocol == ethernet::SERVICE_VLAN, vlan }))
 }
 

@@ -6,7 +6,7 @@ use super::{
     *,
 };
 use crate::{
-    control::kernel::{Hop, NeighborState, RouteKind},
+    control::kernel::{Hop, NeighborState, NextHopObject, Placement, Route, RouteKind, Way},
     tables::Action,
 };
 
@@ -116,4 +116,42 @@ fn groups_and_broadcast_addresses_are_no_neighbors() {
     );
     let known: Vec<IpAddr> = rib.neighbors().map(|(_, address, _)| address).collect();
     assert_eq!(known, [ip("10.0.0.8"), ip("10.0.0.9")]);
+}
+
+#[test]
+fn ports_that_exchange_their_interfaces_take_the_routes_with_them() {
+    let mut rib = rib();
+    feed(&mut rib, [add(route("10.0.0.0/24", vec![hop(None, LAN)]))]);
+    feed(&mut rib, [add(route("203.0.113.0/24", vec![hop(None, WAN)]))]);
+    let ways =
+        |rib: &Rib| [fate(rib, "10.0.0.7"), fate(rib, "203.0.113.7")].map(|(action, port, _)| (action, port));
+    for (first, second) in [("lan", "wan"), ("wan", "lan"), ("lan", "wan")] {
+        for (port, interface) in [(0, first), (1, second)] {
+            rib.port_gone(port);
+            rib.enter_port(port, spec(interface));
+            rib.port_back(port);
+            rib.settle();
+        }
+        let lan = PortId::from(first == "wan");
+        assert_eq!(ways(&rib), [(Action::Glean, lan), (Action::Glean, 1 - lan)]);
+    }
+}
+
+#[test]
+fn an_object_that_changes_under_a_second_route_leaves_the_first_in_force() {
+    let mut rib = rib();
+    let object = |gateway| KernelEvent::NextHopChanged(3, NextHopObject::Single(hop(Some(gateway), LAN)));
+    let to = "198.51.100.0/24";
+    let first = route(to, vec![hop(Some("203.0.113.1"), WAN)]);
+    let second = Route { way: Way::Object(3), ..route(to, Vec::new()) };
+    let told = |route: &Route, placement| KernelEvent::RouteChanged(route.clone(), placement);
+    for to in [Placement::After, Placement::Replace] {
+        // The kernel tells the second again, as one that takes the place of what it is.
+        feed(&mut rib, [object("10.0.0.3"), add(first.clone()), told(&second, Placement::After)]);
+        feed(&mut rib, [object("10.0.0.4"), told(&second, to)]);
+        assert_eq!(fate(&rib, "198.51.100.1").2, Some(ip("203.0.113.1")));
+        feed(&mut rib, [KernelEvent::RouteGone(first.clone())]);
+        assert_eq!(fate(&rib, "198.51.100.1").2, Some(ip("10.0.0.4")));
+        feed(&mut rib, [KernelEvent::RouteGone(second.clone())]);
+    }
 }

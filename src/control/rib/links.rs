@@ -86,8 +86,8 @@ impl Rib {
     /// Finds the interface of every port: by its number if it was found before, whatever it is
     /// called now, else by its name; a sub-port's by the interface of its parent and by its tags.
     pub(super) fn map_ports(&mut self) {
-        self.by_index.clear();
-        let mut moved = Vec::new();
+        let before = std::mem::take(&mut self.by_index);
+        let mut moved = BTreeSet::new();
         let (subs, others): (Vec<_>, Vec<_>) =
             (0..self.ports.len()).partition(|&port| self.ports[port].spec.sub.is_some());
         // Parents first.
@@ -100,13 +100,17 @@ impl Rib {
             if entry.index != index {
                 moved.extend(entry.index);
                 moved.extend(index);
-                moved.push(own_index(port as PortId));
+                moved.insert(own_index(port as PortId));
             }
             entry.index = index;
             if let Some(index) = index {
                 self.by_index.insert(index, port as PortId);
             }
         }
+        // For a moment two ports may have claimed one interface: then it changes hands, though the
+        // port that has it now had it before as well.
+        let indexes = before.keys().chain(self.by_index.keys());
+        moved.extend(indexes.filter(|&index| before.get(index) != self.by_index.get(index)));
         for index in moved {
             if let Some(port) = self.port_of(index) {
                 self.refresh_port(port);

@@ -159,6 +159,10 @@ impl Rib {
         bits: u8,
     ) -> Vec<PathId> {
         let equal = list.iter().filter(|c| c.mark != 0 && c.rank() == new.rank());
+        // One that is there already is told again when the next hop object that it names changes.
+        if placement == Placement::Replace && equal.clone().any(|c| c.path == new.path) {
+            return Vec::new();
+        }
         let key_of = |c: &Candidate| self.paths.get(c.path).map(|path| &*path.key);
         let mut paths: Vec<PathId> = match (placement, bits) {
             (Placement::Replace, IPV6_BITS) => {

@@ -228,7 +228,16 @@ fn rule_104_a_vlan_interface_knows_its_parent_its_vlan_and_the_kind_of_tag() {
     // The interface below is another namespace's, where numbers mean something else.
     let elsewhere = attribute(IFLA_LINK_NETNSID, &0u32.to_ne_bytes());
     assert_eq!(vlan(&[below.clone(), data(100, 0x8100), elsewhere]), None);
-    let short = attribute(IFLA_LINKINFO, &attribute(IFLA_INFO_DATA, &attribute(IFLA_VLAN_ID, &[1])));
+    // Other kinds have other things of any length under the same numbers.
+    let of_kind = |kind: &[u8]| {
+        let data = [attribute(IFLA_VLAN_ID, &[1]), attribute(IFLA_VLAN_PROTOCOL, &[0])].concat();
+        let info = [attribute(IFLA_INFO_DATA, &data), attribute(IFLA_INFO_KIND, kind)];
+        attribute(IFLA_LINKINFO, &info.concat())
+    };
+    for kind in [&b"tun\0"[..], b"vxlan\0", b"bond\0", b"ipip\0"] {
+        assert_eq!(vlan(&[of_kind(kind)]), None);
+    }
+    let short = of_kind(b"vlan\0");
     let parts = [ifinfo(), attribute(libc::IFLA_IFNAME, b"x\0"), below, short];
     assert_eq!(message(header_of(libc::RTM_NEWLINK, 0), &parts.concat(), None), Err(Malformed));
 }
