@@ -15,12 +15,14 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use crossbeam_channel::{Sender, bounded};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::Mutex;
 use pcap_file::PcapError;
 use serde_json::{Map, Value};
 
 use self::pcapng::{Packet, Writer};
+use super::keeper::Query;
 use crate::{
     config::schema,
     forward::{
@@ -106,6 +108,33 @@ pub struct Plan {
     stats: Arc<StatsFile>,
     turn: Turn,
     thread: Arc<Mutex<Option<JoinHandle<()>>>>,
+    /// The keeper, who is to have every packet come to a worker meanwhile.
+    keeper: Option<Sender<Query>>,
+}
+
+/// Has every packet come to a worker, as long as this is there.
+struct EveryPacket(Sender<Query>);
+
+impl EveryPacket {
+    fn begin(keeper: Sender<Query>) -> Self {
+        let (answer, answered) = bounded::<()>(1);
+        // A keeper that has ended has no programs any more either.
+        let _ = keeper.send(Box::new(|view| {
+            view.captures.fetch_add(1, Ordering::Relaxed);
+        }));
+        let _ = keeper.send(Box::new(move |_| drop(answer)));
+        // Answered when it is dropped: between the two the keeper has done what it does in each round.
+        let _ = answered.recv_timeout(PATIENCE);
+        Self(keeper)
+    }
+}
+
+impl Drop for EveryPacket {
+    fn drop(&mut self) {
+        let _ = self.0.send(Box::new(|view| {
+            view.captures.fetch_sub(1, Ordering::Relaxed);
+        }));
+    }
 }
 
 impl std::fmt::Debug for Plan {
@@ -149,7 +178,17 @@ impl Captures {
         *running = Some(name.map_or("every port".into(), |name| format!("port {name}")));
         let turn = Turn(self.shared.clone());
         let thread = self.thread.clone();
-        Ok(Plan { wanted: Arc::new(wanted), at_once, snap, count, workers, stats, turn, thread })
+        Ok(Plan {
+            wanted: Arc::new(wanted),
+            at_once,
+            snap,
+            count,
+            workers,
+            stats,
+            turn,
+            thread,
+            keeper: None,
+        })
     }
 }
 
@@ -200,6 +239,11 @@ fn chosen(name: &str, ports: &[Named]) -> Result<Box<[bool]>, Refused> {
 }
 
 impl Plan {
+    /// Has every packet come to a worker while the capture runs, none be forwarded in the driver.
+    pub fn of_every_packet(self, keeper: Sender<Query>) -> Self {
+        Self { keeper: Some(keeper), ..self }
+    }
+
     /// Begins: sends `before`, then the capture, until the client goes. `accepted` is the answer's line.
     ///
     /// # Errors
@@ -215,7 +259,8 @@ impl Plan {
             let _ = last.join();
         }
         let run = move || {
-            let Self { wanted, at_once, snap, count, workers, stats, turn, .. } = self;
+            let Self { wanted, at_once, snap, count, workers, stats, turn, keeper, .. } = self;
+            let _all = keeper.map(EveryPacket::begin);
             let mut serial = turn.0.serial.lock();
             *serial = serial.wrapping_add(1);
             let rings = tap_all(&workers, &wanted, snap, *serial, stats.places());

@@ -17,7 +17,12 @@ mod search;
 mod tests;
 mod work;
 
-use std::{io, sync::Arc, thread::JoinHandle, time::Duration};
+use std::{
+    io,
+    sync::{Arc, atomic::AtomicU32},
+    thread::JoinHandle,
+    time::Duration,
+};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use netmap::device::PortControl;
@@ -174,6 +179,9 @@ pub struct View<'a> {
     pub filters: &'a filters::Filters,
     /// Why no port's packets are forwarded in the driver, where they could be.
     pub no_express: Option<&'a str>,
+    /// How many there are who want every packet to come to a worker. One who counts himself in is
+    /// heeded before the keeper answers again.
+    pub captures: &'a AtomicU32,
 }
 
 /// A port, as the keeper holds it.

@@ -178,7 +178,7 @@ impl Answerer {
         let ports = self.stats.ports().into_iter().enumerate();
         let ports: Vec<Named> = ports.map(|(at, name)| (name, parent(at))).collect();
         match self.captures.plan(request, &ports, self.workers.clone(), self.stats.clone()) {
-            Ok(plan) => Answer::Capture(Box::new(plan)),
+            Ok(plan) => Answer::Capture(Box::new(plan.of_every_packet(self.queries.clone()))),
             Err(Refused::Busy(error)) => Answer::Line(refuse(error)),
             Err(Refused::Usage(error)) => {
                 let refusal = json!({ "version": VERSION, "ok": false, "error": error, "usage": true });

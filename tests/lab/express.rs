@@ -1,6 +1,6 @@
 //! Express: plain packets are forwarded in the driver, whatever happens around them.
 
-use std::{fs, thread, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt, thread, time::Duration};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -158,6 +158,37 @@ fn an_interface_that_takes_no_frames_gets_its_packets_from_workers() {
         thread::sleep(Duration::from_millis(200));
     });
     let before = express(&router);
+    none_is_lost(&lab, || thread::sleep(Duration::from_millis(100)));
+    wait_for("express forwards", || express(&router) > before + 100);
+    router.stop();
+}
+
+#[test]
+fn another_users_daemon_has_express_as_well() {
+    needs_lab!();
+    let lab = lab(2);
+    fs::set_permissions(lab.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let router = lab.start_with("user = \"nobody\"", "");
+    is_on(&lab, &router, 2);
+    let before = express(&router);
+    none_is_lost(&lab, || thread::sleep(Duration::from_millis(100)));
+    wait_for("express forwards", || express(&router) > before + 100);
+    router.stop();
+}
+
+#[test]
+fn a_capture_gets_every_packet() {
+    needs_lab!();
+    let lab = lab(2);
+    let router = lab.start();
+    is_on(&lab, &router, 2);
+    let config = lab.dir.path().join("sweepd.toml");
+    let before = express(&router);
+    none_is_lost(&lab, || {
+        let text = lab.router(&format!("{SWEEPD} capture p1 -c 200 --config {}", config.display())).ok();
+        assert!(text.matches("forwarded").count() >= 200, "{text}");
+    });
+    wait_for("express is on again", || shown(&lab, "p1")["express"] == "on");
     none_is_lost(&lab, || thread::sleep(Duration::from_millis(100)));
     wait_for("express forwards", || express(&router) > before + 100);
     router.stop();

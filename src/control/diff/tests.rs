@@ -90,6 +90,7 @@ fn with_keeper<R>(rib: &Rib, tables: &Tables, test: impl FnOnce(&Sender<Query>) 
                     ports: &[],
                     filters: &Filters::new(None, 1),
                     no_express: None,
+                    captures: &std::sync::atomic::AtomicU32::new(0),
                 });
             }
         });

@@ -3,6 +3,7 @@
 
 use std::{
     path::Path,
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
@@ -69,6 +70,8 @@ impl OfPort {
 pub(super) struct Driver {
     engine: Option<Express>,
     trouble: Option<String>,
+    /// Whether somebody captures, who is to get every packet.
+    captured: bool,
     /// Instances of the tables that lie where the programs read.
     moved: usize,
     look: bool,
@@ -87,9 +90,9 @@ impl Driver {
         self.look = true;
     }
 
-    /// Why express is not there at all, if it is wanted.
+    /// Why no port has express now, if it is wanted.
     pub fn trouble(&self) -> Option<&str> {
-        self.trouble.as_deref()
+        self.trouble.as_deref().or(self.captured.then_some("capture"))
     }
 
     /// Whether no program reads the instance of the tables that is not in force.
@@ -207,6 +210,10 @@ impl Work {
         if self.express.engine.is_none() || self.express.moved < 2 {
             return;
         }
+        let captured = self.captures.load(Ordering::Relaxed) > 0;
+        if std::mem::replace(&mut self.express.captured, captured) != captured {
+            self.express.look = true;
+        }
         let due = |at: Option<Instant>, every| at.is_none_or(|at| now.saturating_duration_since(at) >= every);
         if std::mem::take(&mut self.express.look) || due(self.express.looked_at, DEVICES) {
             self.express.looked_at = Some(now);
@@ -222,14 +229,15 @@ impl Work {
     }
 
     fn look_at_ports(&mut self) {
-        let trouble = self.express.trouble.clone();
+        let trouble = self.express.trouble().map(str::to_owned);
         for (id, port) in (0..).zip(&mut self.ports) {
             let Some(port) = port else { continue };
             let Some(table) = self.rib.port(id) else { continue };
             let is_up = table.up && port.gone.is_none();
             let is_native = port.mode.contains("native");
             self.express.aim(id, &mut port.express, is_up, is_native, port.interface.as_deref());
-            let wanted = table.express != tables::Express::Off && port.gone.is_none();
+            let wanted =
+                table.express != tables::Express::Off && port.gone.is_none() && !self.express.captured;
             self.express.put_program(id, &mut port.express, wanted);
             if table.express == tables::Express::On {
                 let state = port.express.state(self.publisher.tables(), id, trouble.as_deref());

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicU32},
     time::{Duration, Instant},
 };
 
@@ -91,6 +91,8 @@ pub(super) struct Work {
     pub(super) filters: Filters,
     /// What forwards plain packets in the driver.
     pub(super) express: Driver,
+    /// How many want every packet to come to a worker.
+    pub(super) captures: AtomicU32,
     /// Gateways that the kernel has been asked to look after by itself.
     pub(super) kept: BTreeSet<Who>,
     /// Routes of the configuration's, of which those that lead nowhere are to be told.
@@ -149,6 +151,7 @@ impl Work {
             ports: ports.collect(),
             filters: Filters::new(config.acl, workers.len()),
             express: Driver::default(),
+            captures: AtomicU32::new(0),
             workers,
             notices,
             follow: config.follow,
@@ -550,6 +553,7 @@ impl Work {
             ports: &self.ports,
             filters: &self.filters,
             no_express: self.express.trouble(),
+            captures: &self.captures,
         });
     }
 }
