@@ -10,7 +10,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     net::IpAddr,
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     process::{Child, Stdio},
     sync::OnceLock,
@@ -18,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use netmap::device::xdp::bpf;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::{Mutex, MutexGuard};
 use sweepd::{forward::verdict::Verdict, stats::read::StatsReader, tables::ReversePath};
@@ -62,6 +63,8 @@ pub struct Wires {
     router: Namespace,
     _far: Namespace,
     ends: Vec<FarEnd>,
+    /// Has the far ends take frames that are redirected in the driver: express is on.
+    _takers: Vec<OwnedFd>,
     daemon: Option<Daemon>,
     marker: u64,
     /// How often it was asked whether sweepd has followed.
@@ -109,6 +112,11 @@ impl Wires {
         }
         router.sh(&(0..PORTS).map(set_up_port).collect::<String>());
         let ends = far.run(|| (0..PORTS).map(|k| FarEnd::open(&format!("f{k}"))).collect());
+        let takers = if place == Place::Xdp {
+            far.run(|| (0..PORTS).map(|k| takes_redirected(&format!("f{k}"))).collect())
+        } else {
+            Vec::new()
+        };
         let forwards = u8::from(place == Place::Kernel);
         router.sh(&format!(
             "echo {forwards} >/proc/sys/net/ipv4/ip_forward
@@ -122,6 +130,7 @@ impl Wires {
             router,
             _far: far,
             ends,
+            _takers: takers,
             daemon,
             marker: 0,
             probes: 0,
@@ -206,6 +215,9 @@ impl Wires {
         for k in 0..PORTS {
             let mut packet = Ip4::udp(NEAR, &format!("10.0.{k}.9"), 0);
             packet.payload.extend(&mark);
+            // With an option that says nothing a worker has to send it: behind all before it, while
+            // one that is forwarded in the driver would overtake those.
+            packet.options = vec![1; 4];
             self.put(port, &to_router(port, &packet.build()));
         }
         *self.aside.entry("forwarded").or_default() += PORTS as u64;
@@ -464,6 +476,15 @@ impl Daemon {
         let counters = StatsReader::open(&dir.join("run/stats")).unwrap();
         Self { child, config, log, counters }
     }
+}
+
+/// Has a veth's other end take redirected frames, as long as this is open: by an XDP program that lets
+/// everything pass. (GRO would do as well, and put frames together.)
+fn takes_redirected(interface: &str) -> OwnedFd {
+    let index = nix::net::if_::if_nametoindex(interface).unwrap();
+    // r0 = XDP_PASS; exit
+    let program = bpf::load("passes", &[2 << 32 | 0xb7, 0x95]).unwrap();
+    bpf::attach(program.as_fd(), index, bpf::AttachMode::Native).unwrap()
 }
 
 /// sweepd's configuration, with more keys of the first port.
