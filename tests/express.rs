@@ -334,7 +334,8 @@ fn stages_that_must_see_every_packet_keep_it_from_the_program() {
         }
     };
     assert_eq!(router.run(0, &frame).result, REDIRECT);
-    let changes: [(&str, fn(&mut sweepd::tables::PortTable)); 3] = [
+    type Change = fn(&mut sweepd::tables::PortTable);
+    let changes: [(&str, Change); 3] = [
         ("off", |port| port.express = tables::Express::Off),
         ("urpf", |port| port.reverse_path = ReversePath::Loose),
         ("redirects", |port| port.redirects = true),

@@ -10,11 +10,11 @@ use crate::tables::{PortId, Tables, shown::Counts};
 
 /// What a port has to do with express: nothing.
 #[derive(Default)]
-pub struct OfPort;
+pub struct OfPort(());
 
 impl OfPort {
     pub(super) fn new(_control: &dyn PortControl) -> Self {
-        Self
+        Self(())
     }
 
     /// Whether the port's packets are forwarded in the driver: there is no such thing.
@@ -35,7 +35,7 @@ impl OfPort {
 
 /// Nothing to look after.
 #[derive(Default)]
-pub(super) struct Driver;
+pub(super) struct Driver(());
 
 impl Driver {
     pub fn bell(&self) -> Receiver<()> {
