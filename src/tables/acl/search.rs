@@ -281,6 +281,7 @@ fn word_of<const K: usize>(word: usize) -> usize {
 ///
 /// # Safety
 /// The processor has what `L` needs.
+#[expect(clippy::needless_range_loop, reason = "the word is a place in the block as well")]
 #[inline(always)]
 unsafe fn differs<L: Lanes, const K: usize>(block: &Block<K>, packets: &[L; K]) -> L {
     let ports = K - 2;
