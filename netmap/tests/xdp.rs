@@ -7,7 +7,7 @@ mod common;
 use std::{
     collections::HashSet,
     io::{Read, Write},
-    net::{IpAddr, Shutdown, TcpListener, TcpStream, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket},
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
@@ -18,7 +18,10 @@ use common::{
     rings::{census, collect, drain, flush, frame, open, open_error, same},
     sh,
 };
-use netmap::{OpenOptions, Port, device::xdp::open_all};
+use netmap::{
+    OpenOptions, Port,
+    device::{ForwardedPort, Sharing, xdp::open_all},
+};
 use nix::sys::{
     socket::{setsockopt, sockopt::ReceiveTimeout},
     time::TimeVal,
@@ -221,6 +224,52 @@ fn the_kernel_answers_for_its_own_addresses() {
     ports[0].control.set_local(&[other, "10.0.0.1".parse().unwrap()]).unwrap();
     lab.run("a", ping);
     assert!(drain(&mut ports[0].rx[0]).is_empty());
+}
+
+#[test]
+fn a_shared_address_is_the_sockets_and_the_rings_else() {
+    if !allowed() {
+        return;
+    }
+    let lab = Lab::new(1);
+    let mut ports = open(&lab, &["r0"]);
+    let address = Ipv4Addr::new(10, 0, 0, 1);
+    let server = lab.within("r", || TcpListener::bind("[::]:2222").unwrap());
+    let _elsewhere = lab.within("r", || TcpListener::bind("10.0.1.1:2223").unwrap());
+    let _forwarded = lab.within("r", || TcpListener::bind("0.0.0.0:443").unwrap());
+    let names = lab.within("r", || UdpSocket::bind("0.0.0.0:5353").unwrap());
+    names.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let sharing = Sharing {
+        shared: vec![address],
+        forwarded: vec![ForwardedPort { address, protocol: 6, port: 443 }],
+        announced: vec![Ipv4Addr::new(10, 0, 0, 9)],
+    };
+    ports[0].control.set_sharing(&sharing).unwrap();
+    // Sockets, whatever they are bound to.
+    let caller = lab.within("a", || TcpStream::connect("10.0.0.1:2222").unwrap());
+    let (_accepted, peer) = server.accept().unwrap();
+    assert_eq!(peer.port(), caller.local_addr().unwrap().port());
+    let asker = lab.within("a", || UdpSocket::bind("0.0.0.0:0").unwrap());
+    asker.send_to(b"who?", "10.0.0.1:5353").unwrap();
+    assert_eq!(names.recv(&mut [0; 16]).unwrap(), 4);
+    assert!(drain(&mut ports[0].rx[0]).is_empty());
+    // The rest: nobody's ports, those of a socket elsewhere, a forwarded one, pieces.
+    let soon = Duration::from_millis(50);
+    for port in [2224, 2223, 443] {
+        let to = SocketAddr::from((address, port));
+        assert!(lab.within("a", || TcpStream::connect_timeout(&to, soon)).is_err());
+        assert_eq!(drain(&mut ports[0].rx[0]).len(), 1, "{port}");
+    }
+    asker.send_to(&[7; 2000], "10.0.0.1:5353").unwrap();
+    assert_eq!(collect(&mut ports[0].rx[0], 2).len(), 2);
+    // Who asks for an address that the rings answer for asks them.
+    asker.send_to(b"?", "10.0.0.9:53").unwrap();
+    let asked = collect(&mut ports[0].rx[0], 1);
+    assert_eq!((&asked[0][12..14], &asked[0][38..42]), (&[8, 6][..], &[10, 0, 0, 9][..]));
+    // All is the host's again.
+    ports[0].control.set_sharing(&Sharing::default()).unwrap();
+    asker.send_to(&[7; 2000], "10.0.0.1:5353").unwrap();
+    assert_eq!(names.recv(&mut [0; 4000]).unwrap(), 2000);
 }
 
 #[test]

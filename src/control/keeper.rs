@@ -15,6 +15,7 @@ mod ports;
 mod search;
 #[cfg(test)]
 mod tests;
+mod translation;
 mod work;
 
 use std::{

@@ -5,11 +5,11 @@
 //! port that masquerades, and whether its destination may be an address in front. All others are
 //! asked once a flow.
 
-use std::net::Ipv4Addr;
+use std::{net::Ipv4Addr, sync::Arc};
 
 use ipnet::Ipv4Net;
 
-use super::{PortId, Timeouts, local::LocalAddresses};
+use super::{PortId, Timeouts, held_ports::HeldPorts, local::LocalAddresses};
 
 /// `[[masquerade]]`: many hosts behind some addresses.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,6 +85,10 @@ pub struct Masquerade {
     pub forwards: Vec<Forward>,
     /// `[[one_to_one]]`.
     pub pairs: Vec<Pair>,
+    /// Addresses in front that ARP is answered for, and the ports that they belong to.
+    pub announced: Vec<(PortId, Ipv4Addr)>,
+    /// The ports that sockets of the host's hold. When they change, `version` may stay.
+    pub held: Arc<HeldPorts>,
     in_front: LocalAddresses,
     /// The addresses in front and the ports they belong to, in order.
     owners: Vec<(u32, PortId)>,
@@ -118,7 +122,7 @@ impl Masquerade {
             outs.resize(outs.len().max(port + 1), false);
             outs[port] = true;
         }
-        Self { version: 0, rules, forwards, pairs, in_front, owners, outs }
+        Self { rules, forwards, pairs, in_front, owners, outs, ..Self::default() }
     }
 
     /// Whether anything is translated at all.
@@ -131,6 +135,11 @@ impl Masquerade {
     #[inline(always)]
     pub fn is_out(&self, port: PortId) -> bool {
         self.outs.get(usize::from(port)).is_some_and(|out| *out)
+    }
+
+    /// The addresses in front.
+    pub fn in_front(&self) -> impl Iterator<Item = Ipv4Addr> {
+        self.owners.iter().map(|(address, _)| Ipv4Addr::from(*address))
     }
 
     /// `false` when the address (host order) is none of those in front.
@@ -165,9 +174,10 @@ impl Masquerade {
     }
 
     /// Whether ports like this one are given out on this address in front (host order).
-    pub fn is_given_out(&self, address: u32, port: u16) -> bool {
-        let address = Ipv4Addr::from(address);
-        self.rules.iter().any(|rule| (rule.first..=rule.last).contains(&port) && rule.to.contains(&address))
+    pub fn is_given_out(&self, protocol: u8, address: u32, port: u16) -> bool {
+        let to = Ipv4Addr::from(address);
+        self.rules.iter().any(|rule| (rule.first..=rule.last).contains(&port) && rule.to.contains(&to))
+            && !self.held.contains(address, protocol, port)
     }
 
     /// The static translation of what comes for this end in front.
@@ -214,6 +224,7 @@ impl Masquerade {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tables::held_ports::HeldPort;
 
     fn rule(out: PortId, from: &[&str], to: &[&str]) -> Rule {
         Rule {
@@ -249,8 +260,13 @@ mod tests {
         assert_eq!(masquerade.out_of(number("203.0.113.4")), None);
         assert!(masquerade.may_be_in_front(number("192.0.2.1")));
         assert!(masquerade.is_on() && masquerade.is_out(2) && !masquerade.is_out(0) && !masquerade.is_out(7));
-        assert!(masquerade.is_given_out(number("192.0.2.1"), 1024));
-        assert!(!masquerade.is_given_out(number("192.0.2.1"), 32768));
+        assert!(masquerade.is_given_out(6, number("192.0.2.1"), 1024));
+        assert!(!masquerade.is_given_out(6, number("192.0.2.1"), 32768));
+        let held = HeldPort { protocol: 6, address: None, port: 1024 };
+        let masquerade =
+            Masquerade { held: Arc::new(HeldPorts::new(masquerade.in_front(), &[held])), ..masquerade };
+        assert!(!masquerade.is_given_out(6, number("192.0.2.1"), 1024));
+        assert!(masquerade.is_given_out(17, number("192.0.2.1"), 1024));
         assert!(!Masquerade::default().is_on());
     }
 

@@ -9,6 +9,7 @@ pub mod blocks;
 mod cpu;
 pub mod fib4;
 pub mod fib6;
+pub mod held_ports;
 pub mod local;
 pub mod masquerade;
 pub mod memory;

@@ -21,6 +21,7 @@ mod kernel;
 mod life;
 mod masquerade;
 mod net;
+mod own_sockets;
 mod ports;
 mod routing;
 #[path = "../common/rtnetlink.rs"]

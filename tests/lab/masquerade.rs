@@ -27,7 +27,7 @@ to = "10.0.1.2:80"
 "#;
 
 /// Host 1 is behind the gateway, host 2 is the world: it has no way to host 1's network.
-fn lab(queues: &[u32]) -> Lab {
+pub fn lab(queues: &[u32]) -> Lab {
     let lab = Lab::with_queues(queues);
     lab.host(2, "ip route del default via 10.0.2.1").ok();
     lab

@@ -10,7 +10,11 @@
 //!
 //! To add one: implement [`RxDevice`] and [`TxDevice`] over a [`Kring`](crate::Kring) each.
 
-use std::{io, net::IpAddr, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
 
 use self::pcap::PcapFiles;
 #[cfg(doc)]
@@ -77,6 +81,31 @@ pub struct Vlan {
     pub stacked: bool,
 }
 
+/// A port of an address that the host and the rings share, which is for the rings.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ForwardedPort {
+    /// The address.
+    pub address: Ipv4Addr,
+    /// TCP or UDP, by IANA's number.
+    pub protocol: u8,
+    /// The port.
+    pub port: u16,
+}
+
+/// Addresses that are not the host's alone.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Sharing {
+    /// Addresses of the host's that others stand behind as well: packets that a socket of the
+    /// host's takes are the host's, all others are for the rings.
+    pub shared: Vec<Ipv4Addr>,
+    /// Their ports that are for the rings, whoever listens there. Connections that the host's sockets
+    /// have are the host's even so.
+    pub forwarded: Vec<ForwardedPort>,
+    /// Addresses that the host does not have: packets for them are for the rings, and so is ARP that
+    /// asks for them.
+    pub announced: Vec<Ipv4Addr>,
+}
+
 /// The parts of a port that do not move packets. Dropping it closes the device and restores what
 /// opening it changed.
 pub trait PortControl: Send {
@@ -86,6 +115,15 @@ pub trait PortControl: Send {
     /// # Errors
     /// The system's.
     fn set_local(&mut self, _addresses: &[IpAddr]) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Names the addresses that are not the host's alone; [`set_local`](PortControl::set_local) may
+    /// name them, too. Only devices that pass packets up by themselves need to know.
+    ///
+    /// # Errors
+    /// The system's.
+    fn set_sharing(&mut self, _sharing: &Sharing) -> io::Result<()> {
         Ok(())
     }
 

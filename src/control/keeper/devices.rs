@@ -1,25 +1,8 @@
 //! What the keeper tells the ports' devices, and what it hears of them.
 
-use std::net::IpAddr;
-
 use super::{Notice, work::Work};
 
 impl Work {
-    /// Tells the devices which packets are the host's.
-    pub(super) fn tell_local(&mut self) {
-        let mut addresses = self.rib.for_host();
-        // What comes for an address in front is a worker's to tell from what is the host's.
-        addresses.retain(|address| match address {
-            IpAddr::V4(address) => self.masquerade.out_of((*address).into()).is_none(),
-            IpAddr::V6(_) => true,
-        });
-        for port in self.ports.iter_mut().flatten() {
-            if let Some(Err(e)) = port.control.as_mut().map(|control| control.set_local(&addresses)) {
-                log::error!("{}: cannot set the host's addresses: {e}", port.device);
-            }
-        }
-    }
-
     /// Tells the devices which VLANs are the rings', and whether the host has a part in them.
     pub(super) fn tell_vlans(&mut self) {
         for (id, port) in (0..).zip(&mut self.ports) {

@@ -14,6 +14,7 @@ use super::{
     change::{Order, Unanswered},
     express::Driver,
     filters::Filters,
+    translation::HostSockets,
 };
 use crate::{
     control::{
@@ -102,6 +103,7 @@ pub(super) struct Work {
     pub(super) translation: Translation,
     /// The rules of translation that were published last.
     pub(super) masquerade: Masquerade,
+    pub(super) host_sockets: HostSockets,
     /// Whether a setting has changed that is not the RIB's, and is not published yet.
     pub(super) switched: bool,
     pub(super) hash_seed: u64,
@@ -167,6 +169,7 @@ impl Work {
             source_routes: config.source_routes,
             translation: config.translation,
             masquerade: Masquerade::default(),
+            host_sockets: HostSockets::default(),
             switched: false,
             hash_seed: config.hash_seed,
             reconcile: config.reconcile,
@@ -293,6 +296,7 @@ impl Work {
             self.report_unparsed();
             self.report_links();
             self.tend();
+            self.look_at_sockets(now);
         }
         self.search(now);
         self.list(now);
@@ -301,18 +305,6 @@ impl Work {
             self.losses_at = now;
             self.count_losses();
         }
-    }
-
-    /// Makes the rules of translation; gives whether they are others than before.
-    fn translate_anew(&mut self) -> bool {
-        let mut fresh = self.translation.rules(|port| self.rib.port(port));
-        fresh.version = self.masquerade.version;
-        let differ = fresh != self.masquerade;
-        if differ {
-            fresh.version = fresh.version.wrapping_add(1);
-            self.masquerade = fresh;
-        }
-        differ
     }
 
     /// Publishes what has changed. Gives whether all of it is in force: while a worker is stuck in
@@ -324,7 +316,7 @@ impl Work {
         let changes = self.rib.take_changes();
         let acl = self.filters.next();
         let translates_anew = self.translate_anew();
-        let switched = std::mem::take(&mut self.switched) || translates_anew;
+        let switched = std::mem::take(&mut self.switched) | translates_anew;
         if changes.is_empty() && !switched && acl.is_none() {
             return true;
         }

@@ -321,13 +321,13 @@ impl LinuxSource {
 }
 
 /// The error in an `NLMSG_ERROR`; 0 for an acknowledgement.
-fn error_of(payload: &[u8]) -> i32 {
+pub(super) fn error_of(payload: &[u8]) -> i32 {
     let code = payload.get(..4).and_then(|b| b.try_into().ok()).map_or(-libc::EIO, i32::from_ne_bytes);
     code.saturating_neg()
 }
 
 /// Receives one datagram; `None` if none waits. A datagram larger than the buffer counts as lost.
-fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+pub(super) fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     match recv(socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC) {
         Ok(len) if len > buffer.len() => Err(io::Error::from_raw_os_error(libc::ENOBUFS)),
         Ok(len) => Ok(Some(len)),
@@ -337,7 +337,7 @@ fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Result<Option<usize>> {
 }
 
 /// Calls `each` with every message of a datagram.
-fn for_each_message(
+pub(super) fn for_each_message(
     mut bytes: &[u8],
     mut each: impl FnMut(parse::Header, &[u8]),
 ) -> Result<(), parse::Malformed> {

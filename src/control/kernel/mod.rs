@@ -18,6 +18,8 @@ pub mod parse;
 pub mod request;
 #[cfg(any(test, fuzzing, target_os = "freebsd"))]
 pub mod route_socket;
+#[cfg(target_os = "linux")]
+pub mod sockets;
 
 #[cfg(target_os = "freebsd")]
 pub use freebsd::open;

@@ -1,4 +1,4 @@
-//! The few messages that are sent to the kernel by rtnetlink: "list everything of this part" and
+//! The few messages that are sent to the kernel by netlink: "list everything of this part" and
 //! "find this neighbour".
 
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ const NDA_FLAGS_EXT: u16 = 15;
 const NTF_EXT_MANAGED: u32 = 1;
 
 /// Appends a message's header, to be completed by [`finish`].
-fn begin(out: &mut Vec<u8>, kind: u16, flags: i32, sequence: u32) {
+pub(super) fn begin(out: &mut Vec<u8>, kind: u16, flags: i32, sequence: u32) {
     out.extend_from_slice(&0u32.to_ne_bytes());
     out.extend_from_slice(&kind.to_ne_bytes());
     out.extend_from_slice(&((flags | libc::NLM_F_REQUEST) as u16).to_ne_bytes());
@@ -19,7 +19,7 @@ fn begin(out: &mut Vec<u8>, kind: u16, flags: i32, sequence: u32) {
     out.extend_from_slice(&0u32.to_ne_bytes());
 }
 
-fn finish(out: &mut [u8]) {
+pub(super) fn finish(out: &mut [u8]) {
     let len = out.len() as u32;
     out[..4].copy_from_slice(&len.to_ne_bytes());
 }

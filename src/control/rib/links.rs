@@ -134,7 +134,7 @@ impl Rib {
     }
 
     /// The sub-ports of a port.
-    fn sub_ports(&self, parent: PortId) -> Vec<PortId> {
+    pub fn sub_ports(&self, parent: PortId) -> Vec<PortId> {
         let of_parent = |entry: &RibPort| entry.spec.sub.is_some_and(|sub| sub.parent == parent);
         (0..).zip(&self.ports).filter(|(_, entry)| of_parent(entry)).map(|(port, _)| port).collect()
     }

@@ -152,7 +152,8 @@ impl Slow {
         }
         let to = ends.destination;
         let leads_in = rules.static_in(ends.protocol, to.address, to.port).is_some()
-            || matches!(ends.kind, Kind::Ports | Kind::Query) && rules.is_given_out(to.address, to.port);
+            || matches!(ends.kind, Kind::Ports | Kind::Query)
+                && rules.is_given_out(ends.protocol, to.address, to.port);
         if !leads_in {
             return self.route4(context, frame, false, None, piece);
         }

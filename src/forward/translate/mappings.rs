@@ -93,7 +93,7 @@ pub struct Ended {
 
 /// What a mapping is to be made from.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct Wanted<'a> {
     /// The protocol's number.
     pub protocol: u8,
     /// The end inside.
@@ -107,7 +107,7 @@ pub struct Wanted {
     /// The rules' version.
     pub version: u32,
     /// The ports that may be taken.
-    pub share: Share,
+    pub share: Share<'a>,
 }
 
 /// The mappings of one worker.
@@ -183,7 +183,7 @@ impl Mappings {
     ///
     /// # Errors
     /// [`Refused`].
-    pub fn make(&mut self, wanted: &Wanted, random: u64) -> Result<Made, Refused> {
+    pub fn make(&mut self, wanted: &Wanted<'_>, random: u64) -> Result<Made, Refused> {
         let &Wanted { protocol, inside, address, out, rule, version, share } = wanted;
         let given = self.ports.take(address, protocol, share, random).ok_or(Refused::NoPort)?;
         let external = End4::new(address, given.port);
@@ -343,7 +343,7 @@ impl Mappings {
 mod tests {
     use super::*;
 
-    fn wanted(n: u32, workers: usize) -> Wanted {
+    fn wanted(n: u32, workers: usize) -> Wanted<'static> {
         Wanted {
             protocol: 17,
             inside: End4::new(0x0a00_0000 + n / 4, 1000 + (n % 4) as u16),
@@ -351,7 +351,7 @@ mod tests {
             out: 1,
             rule: 0,
             version: 0,
-            share: Share { first: 2000, last: 2127, worker: 0, workers, host: None },
+            share: Share { first: 2000, last: 2127, worker: 0, workers, host: None, held: None },
         }
     }
 

@@ -233,7 +233,9 @@ impl Translator {
                 let translation = Translation { external, remote, mapping: number, out, rule };
                 return self.begin_inward(flows, now, upper, mapping.inside(), translation);
             }
-        } else if !now.rules.is_given_out(external.address, external.port) || upper.kind == Kind::Query {
+        } else if !now.rules.is_given_out(protocol, external.address, external.port)
+            || upper.kind == Kind::Query
+        {
             return Inward::Host;
         }
         match upper.tcp_flags & (SYN | ACK) {
@@ -299,6 +301,7 @@ impl Translator {
                 worker: self.worker,
                 workers: self.workers,
                 host: (rule.log == Log::Blocks).then_some(inside.address),
+                held: now.rules.held.of(address, protocol),
             },
         };
         if rule.quota > 0 {
@@ -339,7 +342,7 @@ impl Translator {
                 return Ok(number);
             }
             let (inside, external) = (mapping.inside(), mapping.external());
-            if let Some(rule) = allowed(now.rules, mapping.out, inside, external) {
+            if let Some(rule) = allowed(now.rules, mapping.out, wanted.protocol, inside, external) {
                 let mapping = self.mappings.get_mut(number);
                 (mapping.version, mapping.rule) = (now.rules.version, rule);
                 return Ok(number);
@@ -494,10 +497,12 @@ pub fn protocol_name(protocol: u8) -> String {
 
 /// The rule by which this end inside may have this end outside; `u16::MAX` when it is a static
 /// translation for which there is none.
-fn allowed(rules: &Masquerade, out: PortId, inside: End4, external: End4) -> Option<u16> {
+fn allowed(rules: &Masquerade, out: PortId, protocol: u8, inside: End4, external: End4) -> Option<u16> {
     let number = rules.rule_for(out, inside.address)?;
     let rule = &rules.rules[usize::from(number)];
-    let has = rule.to.contains(&external.address.into()) && (rule.first..=rule.last).contains(&external.port);
+    let has = rule.to.contains(&external.address.into())
+        && (rule.first..=rule.last).contains(&external.port)
+        && !rules.held.contains(external.address, protocol, external.port);
     has.then_some(number)
 }
 
@@ -505,7 +510,7 @@ fn allowed(rules: &Masquerade, out: PortId, inside: End4, external: End4) -> Opt
 fn judge(rules: &Masquerade, flow: &Flow) -> Option<u16> {
     let (inside, t) = (flow.inside(), flow.translation());
     if t.mapping != 0 {
-        return allowed(rules, t.out, inside, t.external);
+        return allowed(rules, t.out, flow.protocol(), inside, t.external);
     }
     let fixed = rules.static_in(flow.protocol(), t.external.address, t.external.port);
     if let Some(fixed) = fixed {

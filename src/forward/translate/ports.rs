@@ -9,7 +9,10 @@
 
 use std::collections::HashMap;
 
-use crate::wire::ipv4::{ICMP, TCP, UDP};
+use crate::{
+    tables::held_ports::PortSet,
+    wire::ipv4::{ICMP, TCP, UDP},
+};
 
 /// Ports of a block.
 pub const BLOCK: u16 = 64;
@@ -42,7 +45,7 @@ pub struct Ports {
 
 /// Which ports may be taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Share {
+pub struct Share<'a> {
     /// The first of the rule's.
     pub first: u16,
     /// The last of the rule's.
@@ -53,16 +56,19 @@ pub struct Share {
     pub workers: usize,
     /// The inside host that is to have the port's block for itself, where that is wanted.
     pub host: Option<u32>,
+    /// Ports that are somebody else's.
+    pub held: Option<&'a PortSet>,
 }
 
-impl Share {
+impl Share<'_> {
     /// The ports of this block that belong to the range, one bit each.
     fn mask(&self, block: u16) -> u64 {
         let start = u32::from(block) * u32::from(BLOCK);
         let from = u32::from(self.first).saturating_sub(start).min(64);
         let to = (u32::from(self.last) + 1).saturating_sub(start).min(64);
         let below = |n: u32| if n >= 64 { u64::MAX } else { (1 << n) - 1 };
-        below(to) & !below(from)
+        let held = self.held.map_or(0, |held| held[usize::from(block)]);
+        below(to) & !below(from) & !held
     }
 
     /// The worker's blocks, from where `random` says on.
@@ -88,7 +94,7 @@ pub struct Given {
 
 impl Ports {
     /// Takes a port that is free, from where `random` says on. `None` when the share is used up.
-    pub fn take(&mut self, address: u32, protocol: u8, share: Share, random: u64) -> Option<Given> {
+    pub fn take(&mut self, address: u32, protocol: u8, share: Share<'_>, random: u64) -> Option<Given> {
         let block = self.block(address, protocol, share, random)?;
         let taken = self.taken.entry((address, protocol)).or_insert_with(|| Box::new([0; BLOCKS]));
         let free = share.mask(block) & !taken[usize::from(block)];
@@ -107,7 +113,7 @@ impl Ports {
     }
 
     /// A block with a port that may be taken.
-    fn block(&self, address: u32, protocol: u8, share: Share, random: u64) -> Option<u16> {
+    fn block(&self, address: u32, protocol: u8, share: Share<'_>, random: u64) -> Option<u16> {
         let holders = self.holders.get(&address);
         let host_of = |block: u16| holders.map_or(0, |holders| holders[usize::from(block)].host);
         let taken_of = |protocol, block: u16| {
@@ -161,7 +167,7 @@ mod tests {
             let mut all = BTreeSet::new();
             for worker in 0..workers {
                 let mut ports = Ports::default();
-                let share = Share { first, last, worker, workers, host: None };
+                let share = Share { first, last, worker, workers, host: None, held: None };
                 let mut random = 7u64;
                 while let Some(Given { port, .. }) = ports.take(1, 6, share, random) {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -179,8 +185,18 @@ mod tests {
     }
 
     #[test]
+    fn a_port_of_the_hosts_is_never_given_out() {
+        let mut held = [0; 1024];
+        held[31] = 1 << (2000 % 64);
+        let mut ports = Ports::default();
+        let share = Share { first: 1999, last: 2002, worker: 0, workers: 1, host: None, held: Some(&held) };
+        let all: BTreeSet<u16> = std::iter::from_fn(|| ports.take(1, 6, share, 5)).map(|given| given.port).collect();
+        assert_eq!(all, [1999, 2001, 2002].into());
+    }
+
+    #[test]
     fn rule_61_ports_come_in_no_order() {
-        let share = Share { first: 1024, last: 32767, worker: 0, workers: 1, host: None };
+        let share = Share { first: 1024, last: 32767, worker: 0, workers: 1, host: None, held: None };
         let mut random = 1u64;
         let mut ports = Ports::default();
         let taken: Vec<u16> = (0..1000)
@@ -196,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_host_has_its_blocks_for_itself_and_gives_them_back_with_the_last_port() {
-        let share = |host| Share { first: 1100, last: 1100 + 64 * 7, worker: 0, workers: 2, host };
+        let share = |host| Share { first: 1100, last: 1100 + 64 * 7, worker: 0, workers: 2, host, held: None };
         let mut ports = Ports::default();
         // Without a host of its own a port may stand anywhere, and its block is nobody's.
         let shared = ports.take(1, 17, share(None), 3).unwrap();
@@ -231,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_host_without_a_block_left_gets_no_port() {
-        let share = |host| Share { first: 2048, last: 2048 + 127, worker: 0, workers: 1, host: Some(host) };
+        let share = |host| Share { first: 2048, last: 2048 + 127, worker: 0, workers: 1, host: Some(host), held: None };
         let mut ports = Ports::default();
         assert!(ports.take(1, 17, share(7), 1).unwrap().with_block);
         assert!(ports.take(1, 17, share(8), 1).unwrap().with_block);

@@ -1,7 +1,7 @@
 //! Opening and closing AF_XDP ports.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fmt::Display,
     io,
     net::IpAddr,
@@ -15,13 +15,13 @@ use super::{
     bpf::{self, AttachMode},
     counters::LinkCounters,
     netif::{Netif, Offloads, Queues},
-    program::Program,
+    program::{Owner, Program},
     queue::{Refused, XdpRx, XdpTx},
     socket::{self, Socket, Umem},
 };
 use crate::{
     arena::{Arena, BUF_SIZE},
-    device::{Host, OpenError, OpenOptions, Port, PortControl, PortInfo, Vlan},
+    device::{ForwardedPort, Host, OpenError, OpenOptions, Port, PortControl, PortInfo, Sharing, Vlan},
     queue::{Losses, RxQueue, TxQueue},
     ring::{Direction, Kring, RxRing, TxRing},
 };
@@ -299,13 +299,17 @@ fn finish(
         netif: p.netif,
         mac: p.mac,
         local: HashSet::new(),
+        sharing: Sharing::default(),
+        owners: HashMap::new(),
+        forwarded: HashSet::new(),
         sockets: Vec::new(),
         refused: Arc::default(),
         counters: p.counters,
         mtu_was_too_long: false,
         _attachment: p.attachment,
     };
-    control.change_local(local).map_err(fail)?;
+    control.local.clone_from(local);
+    control.change_owners().map_err(fail)?;
     let (mut rx, mut tx) = (Vec::new(), Vec::new());
     for (queue, s) in sockets.into_iter().enumerate() {
         let refused = control.refused.clone();
@@ -346,6 +350,10 @@ struct XdpControl {
     netif: Netif,
     mac: [u8; 6],
     local: HashSet<IpAddr>,
+    sharing: Sharing,
+    /// What the program has been told of both.
+    owners: HashMap<IpAddr, Owner>,
+    forwarded: HashSet<ForwardedPort>,
     sockets: Vec<Arc<OwnedFd>>,
     refused: Arc<Refused>,
     counters: LinkCounters,
@@ -354,26 +362,43 @@ struct XdpControl {
 }
 
 impl XdpControl {
-    /// Brings the program's addresses from what they are to `wanted`. Goes on after an error, and
-    /// gives the first.
-    fn change_local(&mut self, wanted: &HashSet<IpAddr>) -> io::Result<()> {
+    /// Brings the program's addresses to what they are to be. Goes on after an error, and gives the
+    /// first.
+    fn change_owners(&mut self) -> io::Result<()> {
+        let mut wanted: HashMap<IpAddr, Owner> = self.local.iter().map(|a| (*a, Owner::Host)).collect();
+        wanted.extend(self.sharing.announced.iter().map(|a| (IpAddr::from(*a), Owner::Announced)));
+        wanted.extend(self.sharing.shared.iter().map(|a| (IpAddr::from(*a), Owner::Shared)));
         let mut result = Ok(());
-        let add: Vec<IpAddr> = wanted.difference(&self.local).copied().collect();
-        let remove: Vec<IpAddr> = self.local.difference(wanted).copied().collect();
+        let remove: Vec<IpAddr> = self.owners.keys().filter(|a| !wanted.contains_key(a)).copied().collect();
         for address in remove {
-            match self.program.remove_local(address) {
-                Ok(()) => drop(self.local.remove(&address)),
+            match self.program.disown(address) {
+                Ok(()) => drop(self.owners.remove(&address)),
                 Err(e) => result = result.and(Err(e)),
             }
         }
-        for address in add {
-            match self.program.add_local(address) {
-                Ok(()) => drop(self.local.insert(address)),
-                Err(e) if e.raw_os_error() == Some(libc::E2BIG) => {
-                    let why = "more local addresses than the XDP program can hold";
-                    result = result.and(Err(io::Error::new(e.kind(), why)));
-                }
-                Err(e) => result = result.and(Err(e)),
+        for (address, owner) in wanted {
+            if self.owners.get(&address) == Some(&owner) {
+                continue;
+            }
+            match self.program.set_owner(address, owner) {
+                Ok(()) => drop(self.owners.insert(address, owner)),
+                Err(e) => result = result.and(Err(full("local addresses", e))),
+            }
+        }
+        result
+    }
+
+    /// Brings the program's forwarded ports to what they are to be, in the same way.
+    fn change_forwarded(&mut self) -> io::Result<()> {
+        let wanted: HashSet<ForwardedPort> = self.sharing.forwarded.iter().copied().collect();
+        let mut result = Ok(());
+        let changes: Vec<ForwardedPort> = self.forwarded.symmetric_difference(&wanted).copied().collect();
+        for port in changes {
+            let comes = wanted.contains(&port);
+            match self.program.set_forwarded(port, comes) {
+                Ok(()) if comes => drop(self.forwarded.insert(port)),
+                Ok(()) => drop(self.forwarded.remove(&port)),
+                Err(e) => result = result.and(Err(full("forwarded ports", e))),
             }
         }
         result
@@ -391,6 +416,14 @@ impl XdpControl {
     }
 }
 
+/// A map's error, in words when it is that there is no room.
+fn full(of: &str, error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::E2BIG) => io::Error::new(error.kind(), format!("more {of} than the XDP program can hold")),
+        _ => error,
+    }
+}
+
 impl PortControl for XdpControl {
     fn hook(&self) -> io::Result<Option<Hook>> {
         let (program, sockets) = self.program.before()?;
@@ -398,7 +431,14 @@ impl PortControl for XdpControl {
     }
 
     fn set_local(&mut self, addresses: &[IpAddr]) -> io::Result<()> {
-        self.change_local(&addresses.iter().copied().collect())
+        self.local = addresses.iter().copied().collect();
+        self.change_owners()
+    }
+
+    fn set_sharing(&mut self, sharing: &Sharing) -> io::Result<()> {
+        self.sharing.clone_from(sharing);
+        // First the ports: until their address is shared nobody asks for them.
+        self.change_forwarded().and(self.change_owners())
     }
 
     fn set_vlans(&mut self, vlans: &[Vlan]) -> io::Result<()> {

@@ -12,6 +12,12 @@
 //!   that the host does not have yet);
 //! - the host's addresses, fragments or not, which two maps hold.
 //!
+//! Some IPv4 addresses are the host's and the rings' at once, since others stand behind them: there
+//! the kernel is asked whether one of its sockets takes the packet, and only then does it go up.
+//! What may belong to no one socket alone goes to the worker: fragments, and all but TCP and UDP.
+//! A port that is forwarded belongs to the worker but for the host's own connections. ARP for an
+//! address that the host does not have but the rings answer for goes to the worker, too.
+//!
 //! The rest goes to the socket of the receive queue, or up where no socket is. IP packets too
 //! short for their header go to the worker, which counts them as malformed. Up to two VLAN tags
 //! are read; a tag with VID 0 only carries a priority and counts as none (IEEE 802.1Q, 9.6).
@@ -36,16 +42,41 @@ use super::{
     },
     bpf::{self, AttachMode, Map, MapType},
 };
-use crate::device::Vlan;
+use crate::device::{ForwardedPort, Vlan};
 
 const XDP_PASS: i32 = 2;
 const MAP_LOOKUP: i32 = 1;
 const TAIL_CALL: i32 = 12;
 const REDIRECT_MAP: i32 = 51;
+const SK_LOOKUP_UDP: i32 = 85;
+const SK_RELEASE: i32 = 86;
+const SKC_LOOKUP_TCP: i32 = 99;
 const XDP_GET_BUFF_LEN: i32 = 188;
 
 /// Most addresses of the host's, per family.
 const MAX_LOCAL: u32 = 1 << 16;
+/// Most forwarded ports, each counted once for every address that has it.
+const MAX_FORWARDED: u32 = 1 << 16;
+
+/// Look for sockets in the network namespace that the interface is in.
+const CURRENT_NAMESPACE: i32 = -1;
+/// Where the state stands in the kernel's `struct bpf_sock`, and the states of a TCP socket that
+/// listens and of a UDP socket that is not connected.
+const SOCKET_STATE: i16 = 72;
+const LISTENS: i32 = 10;
+const UNCONNECTED: i32 = 7;
+
+/// Whose an address is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Owner {
+    /// The host's.
+    Host = 1,
+    /// The host's sockets', and the rings' else.
+    Shared = 2,
+    /// The rings', ARP included.
+    Announced = 3,
+}
 
 /// What the program knows of the port: in memory, the device's MAC address, two bytes of nothing,
 /// and three bits for each VLAN: it goes to the worker; wholly; with a second tag, too.
@@ -85,9 +116,24 @@ struct Places {
     settings: MapRef,
     local4: MapRef,
     local6: MapRef,
+    forwarded: MapRef,
     passed: MapRef,
     before: MapRef,
     sockets: MapRef,
+}
+
+/// What the program keeps on its stack, in bytes below its top.
+mod stack {
+    /// Whether the frame is for this station alone: 32 bits.
+    pub const FOR_US: i16 = -4;
+    /// The ends of a connection, as helpers want them: 12 bytes.
+    pub const ENDS: i16 = -16;
+    /// The key of a forwarded port: 8 bytes.
+    pub const FORWARDED: i16 = -24;
+    /// Whether it is one: 64 bits.
+    pub const IS_FORWARDED: i16 = -32;
+    /// The state of the socket that was found: 64 bits.
+    pub const STATE: i16 = -40;
 }
 
 /// A 16-bit constant as it stands in memory in network order.
@@ -112,11 +158,18 @@ fn assemble(at: &Places) -> Vec<u64> {
     a.load(U16, R3, R7, 12);
     a.alu(Add, R7, 14);
     tags(&mut a);
+    a.jump_if(R3, Equal, net16(0x0806), "arp");
+    a.load(U32, R2, R10, stack::FOR_US);
+    a.jump_if(R2, Equal, 0, "pass");
     a.jump_if(R3, Equal, net16(0x0800), "ipv4");
     a.jump_if(R3, Equal, net16(0x86dd), "ipv6");
     a.jump("pass");
+    a.label("arp");
+    arp(&mut a, at.local4);
     a.label("ipv4");
     ipv4(&mut a, at.local4);
+    a.label("shared");
+    shared(&mut a, at.forwarded);
     a.label("ipv6");
     ipv6(&mut a, at.local6);
     a.label("worker");
@@ -136,14 +189,18 @@ fn assemble(at: &Places) -> Vec<u64> {
     a.finish()
 }
 
-/// Passes up what is not for this station. The first bit on the wire marks a group address.
+/// Notes whether the frame is for this station. What is not goes up, unless it is ARP that the
+/// worker answers.
 fn our_mac(a: &mut Asm) {
+    a.store(U32, R10, stack::FOR_US, 0);
     a.load(U32, R2, R7, 0);
     a.load(U32, R3, R9, 0);
-    a.jump_if(R2, NotEqual, R3, "pass");
+    a.jump_if(R2, NotEqual, R3, "not ours");
     a.load(U16, R2, R7, 4);
     a.load(U16, R3, R9, 4);
-    a.jump_if(R2, NotEqual, R3, "pass");
+    a.jump_if(R2, NotEqual, R3, "not ours");
+    a.store(U32, R10, stack::FOR_US, 1);
+    a.label("not ours");
 }
 
 /// Gives the worker all frames of a VLAN that the host has no interface for.
@@ -211,6 +268,19 @@ fn tags(a: &mut Asm) {
     a.label("untagged");
 }
 
+/// Gives the worker the questions for addresses that it answers for.
+fn arp(a: &mut Asm, local: MapRef) {
+    a.lea(R2, R7, 28);
+    a.jump_if(R2, Above, R8, "pass");
+    a.load_map(R1, local);
+    a.lea(R2, R7, 24);
+    a.call(MAP_LOOKUP);
+    a.jump_if(R0, Equal, 0, "pass");
+    a.load(U8, R0, R0, 0);
+    a.jump_if(R0, NotEqual, Owner::Announced as i32, "pass");
+    a.jump("worker");
+}
+
 fn ipv4(a: &mut Asm, local: MapRef) {
     a.lea(R2, R7, 20);
     a.jump_if(R2, Above, R8, "worker");
@@ -221,13 +291,29 @@ fn ipv4(a: &mut Asm, local: MapRef) {
     // A later fragment has no ports: skip the test when the offset is not 0.
     a.load(U16, R2, R7, 6);
     a.jump_if(R2, BitSet, net16(0x1fff), "look up 4");
+    ports(a, ["no 8", "no 4", "no 2", "no 1"], "look up 4");
+    a.load(U16, R2, R3, 2);
+    a.jump_if(R2, Equal, net16(68), "pass");
+    a.label("look up 4");
+    a.load_map(R1, local);
+    a.lea(R2, R7, 16);
+    a.call(MAP_LOOKUP);
+    a.jump_if(R0, Equal, 0, "worker");
+    a.load(U8, R0, R0, 0);
+    a.jump_if(R0, Equal, Owner::Host as i32, "pass");
+    a.jump_if(R0, Equal, Owner::Shared as i32, "shared");
+    a.jump("worker");
+}
+
+/// R3: the end of the IPv4 header, where four bytes of ports stand; else on at `cut`. What has no
+/// such header goes to the worker. The labels are for the steps. R2 and R4 are lost.
+fn ports(a: &mut Asm, steps: [&'static str; 4], cut: &'static str) {
     a.load(U8, R2, R7, 0);
     a.alu(And, R2, 15);
     a.jump_if(R2, AtMost, 4, "worker");
-    // R3: end of the header. Bit by bit, for adding a register to a packet's address would take
-    // CAP_PERFMON.
+    // Bit by bit, for adding a register to a packet's address would take CAP_PERFMON.
     a.mov(R3, R7);
-    for (bit, skip) in [(8, "no 8"), (4, "no 4"), (2, "no 2"), (1, "no 1")] {
+    for (bit, skip) in [8, 4, 2, 1].into_iter().zip(steps) {
         a.mov(R4, R2);
         a.alu(And, R4, bit);
         a.jump_if(R4, Equal, 0, skip);
@@ -235,15 +321,71 @@ fn ipv4(a: &mut Asm, local: MapRef) {
         a.label(skip);
     }
     a.lea(R4, R3, 4);
-    a.jump_if(R4, Above, R8, "look up 4");
-    a.load(U16, R2, R3, 2);
-    a.jump_if(R2, Equal, net16(68), "pass");
-    a.label("look up 4");
-    a.load_map(R1, local);
-    a.lea(R2, R7, 16);
+    a.jump_if(R4, Above, R8, cut);
+}
+
+/// Passes up what a socket of the host's takes. R9 is lost.
+fn shared(a: &mut Asm, forwarded: MapRef) {
+    // More fragments to come, or a later one: the worker has all go the way of the first.
+    a.load(U16, R2, R7, 6);
+    a.jump_if(R2, BitSet, net16(0x3fff), "worker");
+    a.load(U8, R9, R7, 9);
+    a.jump_if(R9, Equal, libc::IPPROTO_TCP, "has ports");
+    a.jump_if(R9, NotEqual, libc::IPPROTO_UDP, "worker");
+    a.label("has ports");
+    ports(a, ["ask no 8", "ask no 4", "ask no 2", "ask no 1"], "worker");
+    // Source and destination address, then source and destination port.
+    for (from, base, to) in [(12, R7, 0), (16, R7, 4), (0, R3, 8)] {
+        a.load(U32, R1, base, from);
+        a.store(U32, R10, stack::ENDS + to, R1);
+    }
+    a.load(U32, R1, R7, 16);
+    a.store(U32, R10, stack::FORWARDED, R1);
+    a.load(U16, R1, R3, 2);
+    a.store(U16, R10, stack::FORWARDED + 4, R1);
+    a.store(U16, R10, stack::FORWARDED + 6, 0);
+    a.store(U8, R10, stack::FORWARDED + 6, R9);
+    a.load_map(R1, forwarded);
+    a.lea(R2, R10, stack::FORWARDED.into());
     a.call(MAP_LOOKUP);
-    a.jump_if(R0, NotEqual, 0, "pass");
-    a.jump("worker");
+    a.store(U64, R10, stack::IS_FORWARDED, 0);
+    a.jump_if(R0, Equal, 0, "not forwarded");
+    a.store(U64, R10, stack::IS_FORWARDED, 1);
+    a.label("not forwarded");
+    a.mov(R1, R6);
+    a.lea(R2, R10, stack::ENDS.into());
+    a.mov(R3, 12);
+    a.mov(R4, CURRENT_NAMESPACE);
+    a.mov(R5, 0);
+    a.jump_if(R9, Equal, libc::IPPROTO_UDP, "ask udp");
+    // One instruction cannot read from both kinds of socket.
+    a.call(SKC_LOOKUP_TCP);
+    a.jump_if(R0, Equal, 0, "worker");
+    a.load(U32, R1, R0, SOCKET_STATE);
+    a.jump("found");
+    a.label("ask udp");
+    a.call(SK_LOOKUP_UDP);
+    a.jump_if(R0, Equal, 0, "worker");
+    a.load(U32, R1, R0, SOCKET_STATE);
+    a.label("found");
+    a.store(U64, R10, stack::STATE, R1);
+    a.mov(R1, R0);
+    a.call(SK_RELEASE);
+    a.load(U64, R1, R10, stack::IS_FORWARDED);
+    a.jump_if(R1, Equal, 0, "pass");
+    a.load(U64, R1, R10, stack::STATE);
+    a.jump_if(R1, Equal, LISTENS, "worker");
+    a.jump_if(R1, Equal, UNCONNECTED, "worker");
+    a.jump("pass");
+}
+
+/// How the map of forwarded ports names one.
+fn forwarded_key(ForwardedPort { address, protocol, port }: ForwardedPort) -> [u8; 8] {
+    let mut key = [0; 8];
+    key[..4].copy_from_slice(&address.octets());
+    key[4..6].copy_from_slice(&port.to_be_bytes());
+    key[6] = protocol;
+    key
 }
 
 fn ipv6(a: &mut Asm, local: MapRef) {
@@ -294,6 +436,7 @@ pub struct Program {
     settings: Map<4>,
     local4: Map<4>,
     local6: Map<16>,
+    forwarded: Map<8>,
     passed: Map<4>,
     before: Map<4>,
     sockets: Map<4>,
@@ -314,6 +457,7 @@ impl Program {
             this("sweep_settings", MapType::Array, settings.0.len(), 1, bpf::PROGRAM_READS)?,
             this("sweep_local4", MapType::Hash, 1, MAX_LOCAL, bpf::NO_PREALLOC)?,
             Map::<16>::new("sweep_local6", MapType::Hash, 1, MAX_LOCAL, bpf::NO_PREALLOC)?,
+            Map::<8>::new("sweep_forwarded", MapType::Hash, 1, MAX_FORWARDED, bpf::NO_PREALLOC)?,
             this("sweep_passed", MapType::PerCpuArray, 16, 1, 0)?,
             this("sweep_before", MapType::Programs, 4, 1, 0)?,
             this("sweep_sockets", MapType::Sockets, 4, queues, 0)?,
@@ -322,14 +466,15 @@ impl Program {
             settings: MapRef::Value(maps.0.raw()),
             local4: MapRef::Handle(maps.1.raw()),
             local6: MapRef::Handle(maps.2.raw()),
-            passed: MapRef::Handle(maps.3.raw()),
-            before: MapRef::Handle(maps.4.raw()),
-            sockets: MapRef::Handle(maps.5.raw()),
+            forwarded: MapRef::Handle(maps.3.raw()),
+            passed: MapRef::Handle(maps.4.raw()),
+            before: MapRef::Handle(maps.5.raw()),
+            sockets: MapRef::Handle(maps.6.raw()),
         });
         maps.0.set(&[0; 4], &settings.0)?;
         let program = bpf::load("sweep_port", &code)?;
-        let (settings, local4, local6, passed, before, sockets) = maps;
-        Ok(Self { program, settings, local4, local6, passed, before, sockets, mac, vlans: vlans.to_vec() })
+        let (settings, local4, local6, forwarded, passed, before, sockets) = maps;
+        Ok(Self { program, settings, local4, local6, forwarded, passed, before, sockets, mac, vlans: vlans.to_vec() })
     }
 
     /// The place for a program before the sockets, and the sockets, for that program to go on to.
@@ -379,14 +524,14 @@ impl Program {
         self.sockets.set(&queue.to_ne_bytes(), &socket.as_raw_fd().to_ne_bytes())
     }
 
-    /// Makes an address the host's.
+    /// Says whose an address is. One of IPv6 is the host's alone, or the network's.
     ///
     /// # Errors
     /// The kernel's: `E2BIG` for the 65537th of a family.
-    pub fn add_local(&self, address: IpAddr) -> io::Result<()> {
+    pub fn set_owner(&self, address: IpAddr, owner: Owner) -> io::Result<()> {
         match address {
-            IpAddr::V4(a) => self.local4.set(&a.octets(), &[1]),
-            IpAddr::V6(a) => self.local6.set(&a.octets(), &[1]),
+            IpAddr::V4(a) => self.local4.set(&a.octets(), &[owner as u8]),
+            IpAddr::V6(a) => self.local6.set(&a.octets(), &[owner as u8]),
         }
     }
 
@@ -394,11 +539,20 @@ impl Program {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn remove_local(&self, address: IpAddr) -> io::Result<()> {
+    pub fn disown(&self, address: IpAddr) -> io::Result<()> {
         match address {
             IpAddr::V4(a) => self.local4.remove(&a.octets()),
             IpAddr::V6(a) => self.local6.remove(&a.octets()),
         }
+    }
+
+    /// Forwards a port of a shared address, or does no longer.
+    ///
+    /// # Errors
+    /// The kernel's: `E2BIG` for the 65537th.
+    pub fn set_forwarded(&self, port: ForwardedPort, forwarded: bool) -> io::Result<()> {
+        let key = forwarded_key(port);
+        if forwarded { self.forwarded.set(&key, &[1]) } else { self.forwarded.remove(&key) }
     }
 
     /// Packets and bytes passed up so far.

@@ -15,6 +15,23 @@ use crate::arena::Mapping;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const LOCAL4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const LOCAL6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+/// An address that the host's sockets and the rings share, and one that the rings answer ARP for.
+const SHARED4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+const ANNOUNCED4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 3);
+/// Where every packet here comes from.
+const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+/// A port of the shared address that is forwarded, for TCP and UDP.
+const FORWARDED: u16 = 443;
+/// What the host's sockets have on the shared address: protocol, port there, the peer's port if they
+/// are connected, and their state.
+const SOCKETS: [(u8, u16, Option<u16>, u32); 6] = [
+    (6, 22, None, 10),
+    (6, 2000, Some(80), 1),
+    (6, FORWARDED, None, 10),
+    (6, FORWARDED, Some(81), 6),
+    (17, 53, None, 7),
+    (17, FORWARDED, Some(5353), 1),
+];
 const VLANS: [u16; 3] = [100, 63, 4095];
 /// A VLAN that the host has no interface for, and one with frames of two tags.
 const WHOLE: u16 = 7;
@@ -42,9 +59,6 @@ fn expected(frame: &[u8]) -> Way {
         if is_tag(outer) && u16::from_be_bytes([frame.get(14..18)?[0], frame[15]]) & 0xfff == WHOLE {
             return Some(Worker);
         }
-        if frame.get(..6)? != MAC {
-            return None;
-        }
         let mut at = 14;
         let mut kind: [u8; 2] = frame.get(12..14)?.try_into().ok()?;
         for _ in 0..2 {
@@ -66,6 +80,12 @@ fn expected(frame: &[u8]) -> Way {
             }
         }
         let packet = &frame[at..];
+        if kind == [0x08, 0x06] {
+            return (packet.get(24..28)? == ANNOUNCED4.octets()).then_some(Worker);
+        }
+        if frame.get(..6)? != MAC {
+            return None;
+        }
         match kind {
             [0x08, 0] => Some(ipv4(packet).unwrap_or(Worker)),
             [0x86, 0xdd] => Some(ipv6(packet).unwrap_or(Worker)),
@@ -77,12 +97,29 @@ fn expected(frame: &[u8]) -> Way {
         if header[16..18] == [169, 254] || header[16..20] == LOCAL4.octets() && !odd_udp(header) {
             return Some(Up);
         }
-        let later = u16::from_be_bytes([header[6], header[7]]) & 0x1fff != 0;
-        if header[9] == 17 && !later {
-            let ihl = usize::from(header[0] & 15) * 4;
-            return (ihl >= 20 && p.get(ihl + 2..ihl + 4)? == [0, 68]).then_some(Up);
+        let fragment = u16::from_be_bytes([header[6], header[7]]);
+        let ihl = usize::from(header[0] & 15) * 4;
+        if header[9] == 17 && fragment & 0x1fff == 0 {
+            if ihl >= 20 && p.get(ihl + 2..ihl + 4)? == [0, 68] {
+                return Some(Up);
+            }
         }
-        None
+        let whole = fragment & 0x3fff == 0 && ihl >= 20;
+        (header[16..20] == SHARED4.octets() && whole && has_socket(header, p.get(ihl..ihl + 4)?))
+            .then_some(Up)
+    }
+    // Whether a socket of the host's takes it, and may.
+    fn has_socket(header: &[u8; 20], ports: &[u8]) -> bool {
+        let (from, to) = (net16_at(ports, 0), net16_at(ports, 2));
+        let from_peer = header[12..16] == PEER.octets();
+        let fits = |(protocol, port, peer, _): &&(u8, u16, Option<u16>, u32)| {
+            (*protocol, *port) == (header[9], to) && peer.is_none_or(|peer| from_peer && peer == from)
+        };
+        let connected = SOCKETS.iter().filter(fits).any(|(_, _, peer, _)| peer.is_some());
+        connected || to != FORWARDED && SOCKETS.iter().any(|socket| fits(&socket))
+    }
+    fn net16_at(bytes: &[u8], at: usize) -> u16 {
+        u16::from_be_bytes([bytes[at], bytes[at + 1]])
     }
     // A UDP packet whose header length cannot be is the worker's to count, whatever its address.
     fn odd_udp(h: &[u8; 20]) -> bool {
@@ -100,6 +137,7 @@ fn expected(frame: &[u8]) -> Way {
 /// The maps as the interpreter sees them: map "addresses" that only its helpers understand.
 const LOCAL4_MAP: u64 = 4;
 const LOCAL6_MAP: u64 = 6;
+const FORWARDED_MAP: u64 = 7;
 const PASSED_MAP: u64 = 8;
 const SOCKETS_MAP: u64 = 10;
 const BEFORE_MAP: u64 = 12;
@@ -109,6 +147,17 @@ thread_local! {
     /// Packets, bytes: where the program counts.
     static PASSED: RefCell<Box<[u64; 2]>> = RefCell::new(Box::new([0; 2]));
     static FRAME_LEN: RefCell<u64> = const { RefCell::new(0) };
+    /// The values of the addresses: whose they are.
+    static OWNERS: RefCell<Box<[u8; 8]>> = RefCell::new(Box::new([0, 1, 2, 3, 0, 0, 0, 0]));
+    /// `struct bpf_sock` of the socket that is held.
+    static SOCKET: RefCell<Box<[u32; 20]>> = RefCell::new(Box::new([0; 20]));
+    /// References to sockets that have not been given back.
+    static HELD: RefCell<i32> = const { RefCell::new(0) };
+}
+
+/// The address of the map's value that says who `owner` is.
+fn value_of(owner: Owner) -> u64 {
+    OWNERS.with_borrow(|owners| &raw const owners[owner as usize] as u64)
 }
 
 fn lookup(map: u64, key: u64, _: u64, _: u64, _: u64) -> u64 {
@@ -117,7 +166,17 @@ fn lookup(map: u64, key: u64, _: u64, _: u64, _: u64) -> u64 {
     // bytes of the header, which end with the address; the key of the counters is on its stack.
     unsafe {
         match map {
-            LOCAL4_MAP => u64::from(key.cast::<[u8; 4]>().read_unaligned() == LOCAL4.octets()),
+            LOCAL4_MAP => match Ipv4Addr::from(key.cast::<[u8; 4]>().read_unaligned()) {
+                LOCAL4 => value_of(Owner::Host),
+                SHARED4 => value_of(Owner::Shared),
+                ANNOUNCED4 => value_of(Owner::Announced),
+                _ => 0,
+            },
+            FORWARDED_MAP => {
+                let of = |protocol| ForwardedPort { address: SHARED4, protocol, port: FORWARDED };
+                let key = key.cast::<[u8; 8]>().read_unaligned();
+                u64::from([6, 17].map(|protocol| forwarded_key(of(protocol))).contains(&key))
+            }
             LOCAL6_MAP => u64::from(key.cast::<[u8; 16]>().read_unaligned() == LOCAL6.octets()),
             PASSED_MAP => {
                 assert_eq!(key.cast::<u32>().read_unaligned(), 0);
@@ -132,6 +191,38 @@ fn lookup(map: u64, key: u64, _: u64, _: u64, _: u64) -> u64 {
 fn tail_call(_: u64, map: u64, place: u64, _: u64, _: u64) -> u64 {
     assert_eq!((map, place), (BEFORE_MAP, 0));
     u64::MAX
+}
+
+/// The socket with these ends, or the one that waits at the near end; its state is to be read.
+fn find_socket(protocol: u8, ends: u64, len: u64, namespace: u64, flags: u64) -> u64 {
+    assert_eq!((len, namespace, flags), (12, u64::MAX, 0));
+    // SAFETY: 12 bytes on the program's stack, by `len`.
+    let ends = unsafe { (ends as *const [u8; 12]).read_unaligned() };
+    let (from, to) = (u16::from_be_bytes([ends[8], ends[9]]), u16::from_be_bytes([ends[10], ends[11]]));
+    assert_eq!(ends[4..8], SHARED4.octets(), "nobody else's sockets are asked for");
+    let from_peer = ends[..4] == PEER.octets();
+    let near = SOCKETS.iter().filter(|socket| (socket.0, socket.1) == (protocol, to));
+    let connected = near.clone().find(|socket| from_peer && socket.2 == Some(from));
+    let Some(socket) = connected.or_else(|| near.clone().find(|socket| socket.2.is_none())) else { return 0 };
+    HELD.with_borrow_mut(|held| *held += 1);
+    SOCKET.with_borrow_mut(|bytes| {
+        bytes[SOCKET_STATE as usize / 4] = socket.3;
+        bytes.as_ptr() as u64
+    })
+}
+
+fn find_tcp(_: u64, ends: u64, len: u64, namespace: u64, flags: u64) -> u64 {
+    find_socket(6, ends, len, namespace, flags)
+}
+
+fn find_udp(_: u64, ends: u64, len: u64, namespace: u64, flags: u64) -> u64 {
+    find_socket(17, ends, len, namespace, flags)
+}
+
+fn release(socket: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    assert_eq!(socket, SOCKET.with_borrow(|bytes| bytes.as_ptr() as u64));
+    HELD.with_borrow_mut(|held| *held -= 1);
+    0
 }
 
 fn redirect(map: u64, queue: u64, fallback: u64, _: u64, _: u64) -> u64 {
@@ -171,6 +262,7 @@ fn interpret(frame: &[u8], queue: u32) -> Way {
         settings: MapRef::Address(settings.0.as_ptr() as u64),
         local4: MapRef::Address(LOCAL4_MAP),
         local6: MapRef::Address(LOCAL6_MAP),
+        forwarded: MapRef::Address(FORWARDED_MAP),
         passed: MapRef::Address(PASSED_MAP),
         before: MapRef::Address(BEFORE_MAP),
         sockets: MapRef::Address(SOCKETS_MAP),
@@ -191,11 +283,19 @@ fn interpret(frame: &[u8], queue: u32) -> Way {
     vm.register_helper(TAIL_CALL as u32, tail_call).unwrap();
     vm.register_helper(REDIRECT_MAP as u32, redirect).unwrap();
     vm.register_helper(XDP_GET_BUFF_LEN as u32, buff_len).unwrap();
+    vm.register_helper(SKC_LOOKUP_TCP as u32, find_tcp).unwrap();
+    vm.register_helper(SK_LOOKUP_UDP as u32, find_udp).unwrap();
+    vm.register_helper(SK_RELEASE as u32, release).unwrap();
+    let socket = SOCKET.with_borrow(|bytes| bytes.as_ptr() as u64);
+    vm.register_allowed_memory(socket..socket + 80);
+    let owners = value_of(Owner::Host) - Owner::Host as u64;
+    vm.register_allowed_memory(owners..owners + 8);
     vm.register_allowed_memory(counters..counters + 16);
     let at = settings.0.as_ptr() as u64;
     vm.register_allowed_memory(at..at + settings.0.len() as u64);
     let result = vm.execute_program(memory, &context).unwrap();
     let after = PASSED.with_borrow(|p| **p);
+    assert_eq!(HELD.with_borrow(|held| *held), 0, "every socket is given back");
     let counted = [after[0] - before[0], after[1] - before[1]];
     match result {
         2 => {
@@ -234,6 +334,18 @@ fn v4(dst: [u8; 4], protocol: u8, fragment: u16, payload: &[u8]) -> Vec<u8> {
     p
 }
 
+/// The beginning of TCP's header, or of UDP's.
+fn ends(from: u16, to: u16) -> Vec<u8> {
+    [&from.to_be_bytes(), &to.to_be_bytes(), &[0; 16][..]].concat()
+}
+
+/// An ARP request.
+fn who_has(target: Ipv4Addr) -> Vec<u8> {
+    let mut p = vec![0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 9, 10, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    p.extend(target.octets());
+    p
+}
+
 fn v6(dst: Ipv6Addr, next: u8, payload: &[u8]) -> Vec<u8> {
     let mut p = vec![0x60, 0, 0, 0, 0, payload.len() as u8, next, 255];
     p.extend(Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 9).octets());
@@ -251,6 +363,8 @@ fn cases() -> Vec<(&'static str, Vec<u8>, Way)> {
     let dhcp = [0, 67, 0, 68, 0, 8, 0, 0];
     let mut options = v4(far4, 17, 0, &[1, 1, 1, 1, 0, 67, 0, 68, 0, 8, 0, 0]);
     options[0] = 0x46;
+    let mut shared_options = v4(SHARED4.octets(), 17, 0, &[&[1, 1, 1, 1], &ends(1, 53)[..]].concat());
+    shared_options[0] = 0x46;
     let mut no_length = v4(far4, 17, 0, &dhcp);
     no_length[0] = 0x44;
     vec![
@@ -331,6 +445,54 @@ fn cases() -> Vec<(&'static str, Vec<u8>, Way)> {
             ethernet(MAC, 0x88a8, &tag(STACKED, 0x0800, &v4(far4, 6, 0, &[0; 20]))),
             Worker,
         ),
+        ("ARP for an address that we answer for", ethernet([0xff; 6], 0x0806, &who_has(ANNOUNCED4)), Worker),
+        ("the same, to us alone", ethernet(MAC, 0x0806, &who_has(ANNOUNCED4)), Worker),
+        (
+            "the same, in our VLAN",
+            ethernet([0xff; 6], 0x8100, &tag(100, 0x0806, &who_has(ANNOUNCED4))),
+            Worker,
+        ),
+        (
+            "the same, in another VLAN",
+            ethernet([0xff; 6], 0x8100, &tag(101, 0x0806, &who_has(ANNOUNCED4))),
+            Up,
+        ),
+        ("ARP for an address of the host's", ethernet([0xff; 6], 0x0806, &who_has(LOCAL4)), Up),
+        ("ARP for a shared address", ethernet([0xff; 6], 0x0806, &who_has(SHARED4)), Up),
+        ("ARP cut short", ethernet([0xff; 6], 0x0806, &who_has(ANNOUNCED4)[..27]), Up),
+        ("IPv4 for an address that we answer for", ip(&v4(ANNOUNCED4.octets(), 6, 0, &ends(1, 22))), Worker),
+        ("shared, TCP to a listener", ip(&v4(SHARED4.octets(), 6, 0, &ends(1, 22))), Up),
+        ("shared, TCP to nobody", ip(&v4(SHARED4.octets(), 6, 0, &ends(1, 23))), Worker),
+        ("shared, TCP of a connection", ip(&v4(SHARED4.octets(), 6, 0, &ends(80, 2000))), Up),
+        ("shared, TCP of another connection", ip(&v4(SHARED4.octets(), 6, 0, &ends(82, 2000))), Worker),
+        (
+            "shared, UDP to nobody, the number a TCP listener's",
+            ip(&v4(SHARED4.octets(), 17, 0, &ends(1, 22))),
+            Worker,
+        ),
+        ("shared, UDP to a socket", ip(&v4(SHARED4.octets(), 17, 0, &ends(1, 53))), Up),
+        ("shared, UDP with options", ip(&shared_options), Up),
+        ("shared, first fragment", ip(&v4(SHARED4.octets(), 17, 0x2000, &ends(1, 53))), Worker),
+        ("shared, later fragment", ip(&v4(SHARED4.octets(), 17, 0x00b9, &ends(1, 53))), Worker),
+        ("shared, not to be fragmented", ip(&v4(SHARED4.octets(), 17, 0x4000, &ends(1, 53))), Up),
+        ("shared, ports cut short", ip(&v4(SHARED4.octets(), 6, 0, &ends(1, 22)[..3])), Worker),
+        ("shared, echo request", ip(&v4(SHARED4.octets(), 1, 0, &ends(1, 22))), Worker),
+        (
+            "forwarded, TCP, though somebody listens",
+            ip(&v4(SHARED4.octets(), 6, 0, &ends(1, FORWARDED))),
+            Worker,
+        ),
+        (
+            "forwarded, TCP of a connection of the host's",
+            ip(&v4(SHARED4.octets(), 6, 0, &ends(81, FORWARDED))),
+            Up,
+        ),
+        (
+            "forwarded, UDP of a connection of the host's",
+            ip(&v4(SHARED4.octets(), 17, 0, &ends(5353, FORWARDED))),
+            Up,
+        ),
+        ("forwarded, UDP", ip(&v4(SHARED4.octets(), 17, 0, &ends(1, FORWARDED))), Worker),
         ("IPv4 header cut short", ip(&v4(LOCAL4.octets(), 6, 0, &[])[..19]), Worker),
         ("IPv6 header cut short", ip6(&v6(LOCAL6, 6, &[])[..39]), Worker),
         ("tag cut short", ethernet(MAC, 0x8100, &[0, 0, 8]), Up),
@@ -395,8 +557,12 @@ fn the_kernel_accepts_the_program_and_agrees() {
         return;
     }
     let mut port = Program::load(MAC, &vlans(), 1).unwrap();
-    port.add_local(LOCAL4.into()).unwrap();
-    port.add_local(LOCAL6.into()).unwrap();
+    port.set_owner(LOCAL4.into(), Owner::Host).unwrap();
+    port.set_owner(LOCAL6.into(), Owner::Host).unwrap();
+    port.set_owner(SHARED4.into(), Owner::Shared).unwrap();
+    port.set_owner(ANNOUNCED4.into(), Owner::Announced).unwrap();
+    let forwarded = ForwardedPort { address: SHARED4, protocol: 6, port: FORWARDED };
+    port.set_forwarded(forwarded, true).unwrap();
     let mut sent = (0, 0);
     for (name, frame, way) in cases() {
         // The kernel takes no frame shorter than an Ethernet header here.
@@ -421,8 +587,10 @@ fn the_kernel_accepts_the_program_and_agrees() {
     }
     before.remove(&[0; 4]).unwrap();
     assert_eq!(bpf::test_run(port.program.as_fd(), &cases()[0].1).unwrap().result, 2);
-    port.remove_local(LOCAL4.into()).unwrap();
-    port.remove_local(LOCAL4.into()).unwrap();
+    port.set_forwarded(forwarded, false).unwrap();
+    port.set_forwarded(forwarded, false).unwrap();
+    port.disown(LOCAL4.into()).unwrap();
+    port.disown(LOCAL4.into()).unwrap();
     port.set_mac([2, 0, 0, 0, 0, 7]).unwrap();
     port.set_vlans(&[]).unwrap();
 }
