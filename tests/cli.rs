@@ -126,21 +126,6 @@ fn a_bad_file_gives_a_line_for_every_error() {
     );
 }
 
-/// To be appended to [`GOOD`].
-const ANNOUNCE: &str = "[[masquerade]]\nout = \"wan\"\nannounce = true\n";
-
-#[test]
-fn what_is_not_built_in_is_refused_by_check_and_run() {
-    let (code, _, err) = check(format!("{GOOD}{ANNOUNCE}"));
-    assert_eq!((code, err.as_str()), (2, "FILE:8: masquerade.announce: is not supported yet; remove it\n"));
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("f");
-    std::fs::write(&path, format!("{GOOD}{ANNOUNCE}")).unwrap();
-    let (code, _, err) = ran(&["run", "--config", path.to_str().unwrap()]);
-    assert_eq!(code, 2, "{err}");
-    assert!(err.ends_with("f:8: masquerade.announce: is not supported yet; remove it\n"), "{err}");
-}
-
 #[test]
 fn a_file_that_cannot_be_read_is_one_line_and_exit_code_2() {
     let dir = tempfile::tempdir().unwrap();

@@ -59,6 +59,8 @@ pub struct OneToOne {
     pub inside: Ipv4Addr,
     /// Its address outside.
     pub outside: Ipv4Addr,
+    /// Whether to answer ARP for it.
+    pub announce: bool,
 }
 
 /// `[[forward_port]]`
@@ -112,8 +114,9 @@ pub(super) fn read_masquerade(
         problems.error(pool.at, section.path("ports"), message);
     }
     let announce = section.read(problems, "announce", value::boolean).is_some_and(|announce| announce.value);
-    if announce {
-        uses.note(problems, Feature::Announce, section.at, section.path("announce"));
+    if announce && to.is_empty() {
+        let message = "the out port's own address is the host's to answer for; name the addresses in `to`";
+        problems.error(section.at, section.path("announce"), message);
     }
     let words = [("address-and-port", false), ("endpoint-independent", true)];
     let open =
@@ -220,6 +223,7 @@ pub(super) fn read_one_to_one(
         section.require(problems, "out", "out = \"...\", the port towards the world", |v| ports.reference(v));
     let inside = section.require(problems, "inside", "inside = \"10.0.0.7\"", host4);
     let outside = section.require(problems, "outside", "outside = \"203.0.113.7\"", host4);
+    let announce = section.read(problems, "announce", value::boolean).is_some_and(|announce| announce.value);
     let (Some(out), Some(inside), Some(outside)) = (out, inside, outside) else { return };
     for (key, placed, taken) in [
         ("inside", &inside, list.iter().any(|other| other.inside == inside.value && other.out == out.value)),
@@ -230,7 +234,7 @@ pub(super) fn read_one_to_one(
             problems.error(placed.at, section.path(key), message);
         }
     }
-    list.push(OneToOne { out: out.value, inside: inside.value, outside: outside.value });
+    list.push(OneToOne { out: out.value, inside: inside.value, outside: outside.value, announce });
 }
 
 /// An IPv4 address.

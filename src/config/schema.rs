@@ -89,7 +89,7 @@ pub const FORWARD_PORT: Section =
 
 /// `[[one_to_one]]`
 pub const ONE_TO_ONE: Section =
-    Section { name: "one_to_one", list: true, keys: &["out", "inside", "outside"] };
+    Section { name: "one_to_one", list: true, keys: &["out", "inside", "outside", "announce"] };
 
 /// All sections of a file, and [`VIA`], in the order of the manual page.
 pub const ALL: &[&Section] =

@@ -8,8 +8,6 @@ use super::problem::{Offset, Problem, Problems};
 pub enum Feature {
     /// `[[masquerade]]`
     Masquerade,
-    /// `masquerade.announce`
-    Announce,
     /// `daemon.metrics`
     Metrics,
     /// `daemon.user`
@@ -21,7 +19,7 @@ pub enum Feature {
 }
 
 /// The features that are refused. To build one in, remove it here.
-pub const NOT_YET: &[Feature] = &[Feature::Announce];
+pub const NOT_YET: &[Feature] = &[];
 
 /// Where a file uses which feature.
 #[derive(Clone, Default, Debug)]

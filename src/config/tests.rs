@@ -109,6 +109,7 @@ to = "10.0.0.5:8443"
 out = "wan"
 inside = "10.0.0.7"
 outside = "203.0.113.7"
+announce = true
 "#;
 
 fn net(text: &str) -> IpNet {
@@ -235,7 +236,7 @@ fn every_key_of_the_schema_has_the_value_that_the_file_gives() {
     let forward = ForwardPort { in_port: "wan".into(), protocol: Protocol::Tcp, port: 443, to };
     assert_eq!(config.forward_ports, [forward]);
     let (inside, outside) = (Ipv4Addr::new(10, 0, 0, 7), Ipv4Addr::new(203, 0, 113, 7));
-    assert_eq!(config.one_to_ones, [OneToOne { out: "wan".into(), inside, outside }]);
+    assert_eq!(config.one_to_ones, [OneToOne { out: "wan".into(), inside, outside, announce: true }]);
 }
 
 #[test]
@@ -282,10 +283,9 @@ fn whoever_filters_does_not_fail_open() {
 }
 
 #[test]
-fn what_is_not_built_in_is_refused_by_line_and_key() {
-    let refused: Vec<_> = parse(FULL, "f").unwrap().unsupported().iter().map(ToString::to_string).collect();
-    assert_eq!(refused, ["f:73: masquerade.announce: is not supported yet; remove it",]);
-    assert!(parse_supported(FULL, "f").is_err());
+fn all_of_the_schema_is_built_in() {
+    assert_eq!(parse(FULL, "f").unwrap().unsupported(), []);
+    assert!(parse_supported(FULL, "f").is_ok());
 }
 
 #[test]

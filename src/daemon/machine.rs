@@ -11,6 +11,7 @@ use nix::{
     unistd::{Gid, Group, Uid, User},
 };
 
+use super::in_front;
 use crate::{
     config::{Config, NextHop, OnExit, Problem, Target},
     control::barrier,
@@ -56,6 +57,7 @@ pub fn lacks(config: &Config) -> Vec<Problem> {
         let message = format!("the gateway {gateway} of the route to {to} is on no network of any port");
         lacks("route.via", message + "; without a route to it this one stays inactive");
     }
+    found.extend(in_front::doubts(config));
     found
 }
 

@@ -57,6 +57,7 @@ use ports::{Opener, Ports, PortsConfig};
 use watchdog::{Health, Watchdog};
 
 pub mod confine;
+pub mod in_front;
 pub mod machine;
 pub mod ports;
 mod sub_ports;
@@ -215,6 +216,9 @@ impl Daemon {
         let user = confinement.user(config)?;
         let numbers = setup::numbers(config);
         let acl = setup::acl(config, &numbers)?;
+        if follow_kernel {
+            in_front::doubts(config).iter().for_each(|doubt| log::warn!("{doubt}"));
+        }
         let socket = open_socket(config, counters)?;
         let listening = open_metrics(config, counters)?;
         let barrier = raise_barrier(config, counters)?;

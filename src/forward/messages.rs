@@ -187,6 +187,13 @@ pub enum ToWorker {
         /// The neighbour asked for.
         address: IpAddr,
     },
+    /// Tell the stations on the link of `port` that `address` is here (ARP).
+    Announce {
+        /// The port.
+        port: PortId,
+        /// The address.
+        address: Ipv4Addr,
+    },
     /// Somebody wants to see what the worker keeps.
     Look(Look),
     /// Tell of packets by this tap from now on, or by none.

@@ -36,6 +36,7 @@ use crate::{
     },
 };
 
+mod announce;
 mod ipv4;
 mod ipv6;
 mod owner;
@@ -196,6 +197,10 @@ impl Slow {
             ethernet::IPV4 => self.ipv4(context, frame, group, None),
             ethernet::IPV6 => self.ipv6(context, frame, group),
             ethernet::VLAN | ethernet::SERVICE_VLAN => self.tagged(context, frame),
+            ethernet::ARP => match self.announced(context, frame) {
+                Some(ending) => ending,
+                None => self.hand_up(context, frame, Verdict::UnknownProtocol),
+            },
             _ => self.hand_up(context, frame, Verdict::UnknownProtocol),
         }
     }

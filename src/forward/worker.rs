@@ -204,6 +204,7 @@ impl Worker {
                 ToWorker::Failed { port, address } => slow.failed(&mut context, port, address),
                 ToWorker::Tap(tap) => slow.tap = tap,
                 ToWorker::Solicit { port, address } => slow.solicit(&mut context, port, address),
+                ToWorker::Announce { port, address } => slow.announce(&mut context, port, address),
                 ToWorker::Plug { plug, answer } => answers.push((answer, self.plug(plug))),
             }
         }

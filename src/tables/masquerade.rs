@@ -85,7 +85,7 @@ pub struct Masquerade {
     pub forwards: Vec<Forward>,
     /// `[[one_to_one]]`.
     pub pairs: Vec<Pair>,
-    /// Addresses in front that ARP is answered for, and the ports that they belong to.
+    /// Addresses in front that ARP is answered for, and the ports that they belong to, in order.
     pub announced: Vec<(PortId, Ipv4Addr)>,
     /// The ports that sockets of the host's hold. When they change, `version` may stay.
     pub held: Arc<HeldPorts>,
@@ -152,6 +152,11 @@ impl Masquerade {
     pub fn out_of(&self, address: u32) -> Option<PortId> {
         let at = self.owners.binary_search_by_key(&address, |(address, _)| *address).ok()?;
         Some(self.owners[at].1)
+    }
+
+    /// Whether ARP for this address is answered on this port.
+    pub fn announces(&self, port: PortId, address: Ipv4Addr) -> bool {
+        self.announced.binary_search(&(port, address)).is_ok()
     }
 
     /// Which rule translates what `source` (host order) sends out of `out`.

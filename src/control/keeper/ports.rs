@@ -109,6 +109,7 @@ impl Work {
                     port.gone = None;
                 }
                 self.rib.port_back(id);
+                self.announce_all_of(id);
             }
             PortStep::Lower(reason) => {
                 if let Some(port) = self.ports.get_mut(place).and_then(Option::as_mut) {

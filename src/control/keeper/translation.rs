@@ -11,10 +11,13 @@ use std::{
 use netmap::device::{ForwardedPort, Sharing};
 
 use super::work::Work;
-use crate::tables::{
-    PortId,
-    held_ports::{HeldPort, HeldPorts},
-    masquerade::Masquerade,
+use crate::{
+    forward::messages::ToWorker,
+    tables::{
+        PortId,
+        held_ports::{HeldPort, HeldPorts},
+        masquerade::Masquerade,
+    },
 };
 
 /// Looks at the host's waiting sockets between two looks at its connections as well.
@@ -22,6 +25,23 @@ const LOOKS: u32 = 10;
 /// Least time between two times that mappings have to give way to services of the host's: every flow
 /// is then judged again.
 const GIVE_WAY: Duration = Duration::from_secs(10);
+
+/// An address is announced twice, with this time in between: RFC 5227 section 2.3.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// An announcement that is to be made.
+#[derive(Clone, Copy)]
+pub(super) struct Announcement {
+    at: Instant,
+    what: (PortId, Ipv4Addr),
+    last: bool,
+}
+
+impl Announcement {
+    fn first(what: (PortId, Ipv4Addr), at: Instant) -> Self {
+        Self { at, what, last: false }
+    }
+}
 
 /// What is known of the host's sockets.
 #[derive(Default)]
@@ -41,16 +61,42 @@ pub(super) struct HostSockets {
 impl Work {
     /// Makes the rules of translation; gives whether they are others than before.
     pub(super) fn translate_anew(&mut self) -> bool {
-        let mut fresh = self.translation.rules(|port| self.rib.port(port));
+        let local = |address: Ipv4Addr| self.rib.is_local(address.into());
+        let mut fresh = self.translation.rules(|port| self.rib.port(port), local);
         fresh.version = self.masquerade.version;
         fresh.held.clone_from(&self.masquerade.held);
         let differ = fresh != self.masquerade;
         if differ {
             fresh.version = fresh.version.wrapping_add(1);
+            let now = Instant::now();
+            let new =
+                fresh.announced.iter().filter(|one| self.masquerade.announced.binary_search(one).is_err());
+            self.announcements.extend(new.map(|one| Announcement::first(*one, now)));
             self.masquerade = fresh;
-            self.look_at_sockets(Instant::now());
+            self.look_at_sockets(now);
         }
         differ
+    }
+
+    /// Has a port's addresses announced that the host lacks: the link may be another.
+    pub(super) fn announce_all_of(&mut self, id: PortId) {
+        let now = Instant::now();
+        let of_port = self.masquerade.announced.iter().filter(|(port, _)| *port == id);
+        self.announcements.extend(of_port.map(|one| Announcement::first(*one, now)));
+    }
+
+    /// Has addresses announced whose time has come.
+    pub(super) fn announce(&mut self, now: Instant) {
+        let due: Vec<_> = self.announcements.extract_if(.., |one| one.at <= now).collect();
+        // Ring 0 of every port, its transmit side too, belongs to the first worker.
+        let Some(worker) = self.workers.first().filter(|_| !due.is_empty()) else { return };
+        for one in &due {
+            let (port, address) = one.what;
+            let _ = worker.commands.try_send(ToWorker::Announce { port, address });
+        }
+        (worker.call)();
+        let again = |one: &Announcement| Announcement { at: now + AGAIN, last: true, ..*one };
+        self.announcements.extend(due.iter().filter(|one| !one.last).map(again));
     }
 
     /// Sees which ports the host's own sockets hold on the addresses in front.
@@ -58,7 +104,7 @@ impl Work {
         if !self.masquerade.is_on() || self.follow.is_none() {
             return;
         }
-        let old = std::mem::take(&mut self.host_sockets.waiting);
+        let old = self.host_sockets.waiting.clone();
         if let Err(e) = self.host_sockets.list() {
             let e = e.to_string();
             if self.host_sockets.told.as_ref() != Some(&e) {
@@ -160,8 +206,7 @@ fn sharing(masquerade: &Masquerade, local: &HashSet<IpAddr>, ports: &[PortId]) -
         let one = move |address: &Ipv4Addr| ForwardedPort { address: *address, protocol, port };
         shared.iter().filter(has).map(one).collect::<Vec<_>>()
     };
-    let announced = masquerade.announced.iter();
-    let announced = announced.filter(|(out, address)| ports.contains(out) && !is_local(address));
+    let announced = masquerade.announced.iter().filter(|(out, _)| ports.contains(out));
     Sharing {
         forwarded: masquerade.forwards.iter().flat_map(of_forward).collect(),
         announced: announced.map(|(_, address)| *address).collect(),
@@ -196,14 +241,14 @@ mod tests {
         let pair = Pair { out: 1, inside: address(98), outside: address(3) };
         let rules = vec![rule(1, &[1, 2]), rule(2, &[4, 1])];
         let mut masquerade = Masquerade::new(rules, vec![forward(1), forward(2)], vec![pair]);
-        masquerade.announced = vec![(1, address(2)), (1, address(1)), (2, address(4))];
+        masquerade.announced = vec![(1, address(2)), (2, address(4))];
         let local = [1, 3, 4, 7].map(|last| IpAddr::from(address(last))).into();
         let of_1 = sharing(&masquerade, &local, &[1, 5]);
         assert_eq!(of_1.shared, [address(1), address(4)]);
         let forwarded = |last| ForwardedPort { address: address(last), protocol: 6, port: 443 };
         assert_eq!(of_1.forwarded, [forwarded(1), forwarded(4)]);
         assert_eq!(of_1.announced, [address(2)]);
-        assert_eq!(sharing(&masquerade, &local, &[2]).announced, [] as [Ipv4Addr; 0]);
+        assert_eq!(sharing(&masquerade, &local, &[2]).announced, [address(4)]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::{
     change::{Order, Unanswered},
     express::Driver,
     filters::Filters,
-    translation::HostSockets,
+    translation::{Announcement, HostSockets},
 };
 use crate::{
     control::{
@@ -104,6 +104,7 @@ pub(super) struct Work {
     /// The rules of translation that were published last.
     pub(super) masquerade: Masquerade,
     pub(super) host_sockets: HostSockets,
+    pub(super) announcements: Vec<Announcement>,
     /// Whether a setting has changed that is not the RIB's, and is not published yet.
     pub(super) switched: bool,
     pub(super) hash_seed: u64,
@@ -170,6 +171,7 @@ impl Work {
             translation: config.translation,
             masquerade: Masquerade::default(),
             host_sockets: HostSockets::default(),
+            announcements: Vec::new(),
             switched: false,
             hash_seed: config.hash_seed,
             reconcile: config.reconcile,
@@ -298,6 +300,7 @@ impl Work {
             self.tend();
             self.look_at_sockets(now);
         }
+        self.announce(now);
         self.search(now);
         self.list(now);
         self.reopen(now);

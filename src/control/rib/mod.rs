@@ -282,6 +282,11 @@ impl Rib {
         self.local.union(&self.broadcast).copied().collect()
     }
 
+    /// Whether an address is the host's own.
+    pub fn is_local(&self, address: IpAddr) -> bool {
+        self.local.contains(&address)
+    }
+
     /// A port, as workers see it.
     pub fn port(&self, port: PortId) -> Option<&PortTable> {
         self.ports.get(usize::from(port)).map(|p| &p.table)

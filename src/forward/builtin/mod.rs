@@ -219,7 +219,7 @@ fn is_on_link6(port: &PortTable, address: Ipv6Addr) -> bool {
 /// Writes an Ethernet header, tagged if there is a tag, and makes room for `len` bytes behind it:
 /// the whole frame's length, padded to the shortest that Ethernet has, and the place for the
 /// bytes. `None` when `out` is too short.
-fn begin(
+pub(super) fn begin(
     out: &mut [u8],
     (destination, source): (Mac, Mac),
     tag: Option<u16>,

@@ -190,7 +190,8 @@ mod tests {
         held[31] = 1 << (2000 % 64);
         let mut ports = Ports::default();
         let share = Share { first: 1999, last: 2002, worker: 0, workers: 1, host: None, held: Some(&held) };
-        let all: BTreeSet<u16> = std::iter::from_fn(|| ports.take(1, 6, share, 5)).map(|given| given.port).collect();
+        let all: BTreeSet<u16> =
+            std::iter::from_fn(|| ports.take(1, 6, share, 5)).map(|given| given.port).collect();
         assert_eq!(all, [1999, 2001, 2002].into());
     }
 
@@ -212,7 +213,8 @@ mod tests {
 
     #[test]
     fn a_host_has_its_blocks_for_itself_and_gives_them_back_with_the_last_port() {
-        let share = |host| Share { first: 1100, last: 1100 + 64 * 7, worker: 0, workers: 2, host, held: None };
+        let share =
+            |host| Share { first: 1100, last: 1100 + 64 * 7, worker: 0, workers: 2, host, held: None };
         let mut ports = Ports::default();
         // Without a host of its own a port may stand anywhere, and its block is nobody's.
         let shared = ports.take(1, 17, share(None), 3).unwrap();
@@ -247,7 +249,14 @@ mod tests {
 
     #[test]
     fn a_host_without_a_block_left_gets_no_port() {
-        let share = |host| Share { first: 2048, last: 2048 + 127, worker: 0, workers: 1, host: Some(host), held: None };
+        let share = |host| Share {
+            first: 2048,
+            last: 2048 + 127,
+            worker: 0,
+            workers: 1,
+            host: Some(host),
+            held: None,
+        };
         let mut ports = Ports::default();
         assert!(ports.take(1, 17, share(7), 1).unwrap().with_block);
         assert!(ports.take(1, 17, share(8), 1).unwrap().with_block);

@@ -474,7 +474,18 @@ impl Program {
         maps.0.set(&[0; 4], &settings.0)?;
         let program = bpf::load("sweep_port", &code)?;
         let (settings, local4, local6, forwarded, passed, before, sockets) = maps;
-        Ok(Self { program, settings, local4, local6, forwarded, passed, before, sockets, mac, vlans: vlans.to_vec() })
+        Ok(Self {
+            program,
+            settings,
+            local4,
+            local6,
+            forwarded,
+            passed,
+            before,
+            sockets,
+            mac,
+            vlans: vlans.to_vec(),
+        })
     }
 
     /// The place for a program before the sockets, and the sockets, for that program to go on to.
