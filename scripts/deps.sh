@@ -13,6 +13,7 @@ ethtool ethtool
 ping iputils-ping
 traceroute traceroute
 iperf3 iperf3
+curl curl
 tcpdump tcpdump
 setpriv util-linux
 nft nftables'

@@ -29,7 +29,7 @@ pub fn is_possible() -> bool {
     let missing = if !nix::unistd::geteuid().is_root() {
         "root".to_owned()
     } else {
-        let tools = ["ip", "ethtool", "ping", "traceroute", "iperf3", "setpriv", "nft"];
+        let tools = ["ip", "ethtool", "ping", "traceroute", "iperf3", "setpriv", "nft", "curl"];
         tools.into_iter().filter(|tool| !is_there(tool)).collect::<Vec<_>>().join(", ")
     };
     if missing.is_empty() {
