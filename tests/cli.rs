@@ -105,7 +105,10 @@ fn what_this_machine_lacks_is_a_warning_of_check() {
     let text =
         "[daemon]\ncpus = [4000]\nsocket_group = \"no-such-group\"\n[[port]]\ndevice = \"xdp:nosuch0\"\n";
     let (code, out, err) = check(text);
-    assert_eq!((code, out.as_str()), (0, "FILE: ok, 1 port\n"), "{err}");
+    // What the kernel has for express depends on the kernel.
+    let (first, rest) = out.split_once('\n').unwrap();
+    assert_eq!((code, first), (0, "FILE: ok, 1 port"), "{err}");
+    assert!(rest.is_empty() || rest.starts_with("express: "), "{rest}");
     let lines: Vec<_> = err.lines().collect();
     assert!(lines[0].starts_with("warning: FILE: daemon.cpus: there is no core 4000; "), "{err}");
     assert!(lines[1].starts_with("warning: FILE: daemon.socket_group: there is no group"), "{err}");

@@ -81,8 +81,10 @@ fn the_unit_has_the_user_and_the_capabilities_that_its_files_promise() {
 fn with_any_number_of_descriptors_it_starts_or_says_why_and_it_ends() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("sweepd.toml");
-    let text =
-        format!("[daemon]\nruntime_dir = {:?}\nmetrics = \"127.0.0.1:0\"\n{CONFIG}", dir.path().join("run"));
+    // Nobody has this address: it was ours a moment ago.
+    let metrics = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let run = dir.path().join("run");
+    let text = format!("[daemon]\nruntime_dir = {run:?}\nmetrics = \"{metrics}\"\n{CONFIG}");
     std::fs::write(&file, text).unwrap();
     let mut outcomes = Vec::new();
     for limit in 8..48 {

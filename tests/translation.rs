@@ -229,7 +229,8 @@ fn logged_blocks_say_whose_every_port_is() {
         let key = |block: &Mapped| (block.inside, block.first, block.last);
         let mut back: Vec<_> = logged(&gateway).iter().filter(|block| !block.begins).map(key).collect();
         let mut given: Vec<_> = given.iter().map(key).collect();
-        (back.sort_unstable(), given.sort_unstable());
+        back.sort_unstable();
+        given.sort_unstable();
         assert_eq!(back, given, "all come back");
     }
 }

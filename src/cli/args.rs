@@ -12,7 +12,7 @@ use sweepd::{config::DEFAULT_FILE, forward::tap::End};
 #[command(name = "sweepd", version, arg_required_else_help = true, disable_help_subcommand = true)]
 pub struct Args {
     /// The configuration; it also says where the running daemon's files are
-    #[arg(short, long, value_name = "FILE", global = true, default_value = DEFAULT_FILE)]
+    #[arg(long, value_name = "FILE", global = true, default_value = DEFAULT_FILE)]
     pub config: PathBuf,
     /// What to do
     #[command(subcommand)]
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn the_configuration_goes_with_every_command_on_either_side() {
-        for line in ["sweepd --config f check", "sweepd check -c f", "sweepd show ports --config f"] {
+        for line in ["sweepd --config f check", "sweepd check --config f", "sweepd show ports --config f"] {
             assert_eq!(parse(line).config, PathBuf::from("f"));
         }
         assert_eq!(parse("sweepd run").config, PathBuf::from(DEFAULT_FILE));

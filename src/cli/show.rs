@@ -42,8 +42,14 @@ pub fn show(args: &ShowArgs, runtime_dir: &Path) -> Result<(), Failure> {
     if differs { Err(Failure { code: 1, lines: Vec::new() }) } else { Ok(()) }
 }
 
-/// The data as people read it.
+/// The data as people read it. Control characters must not reach the terminal.
 fn render(what: &What, data: &Value) -> String {
+    let mut text = layout(what, data);
+    text.retain(|c| !c.is_control() || c == '\n');
+    text
+}
+
+fn layout(what: &What, data: &Value) -> String {
     match what {
         What::Ports => ports(data),
         What::Routes { diff: true, .. } => differences(data),

@@ -44,6 +44,7 @@ redirects = true
 [[port]]
 name = "lan"
 device = "xdp:eth1"
+express = "off"
 
 [[route]]
 to = "0.0.0.0/0"
@@ -175,6 +176,7 @@ fn every_key_of_the_schema_has_the_value_that_the_file_gives() {
         name: format!("wan.{tags}"),
         device: wan.device.clone(),
         sub: Some(Sub { parent: "wan".into(), tags: tags.parse().unwrap() }),
+        express: Express::Auto,
         ..plain.clone()
     };
     let subs = [sub("100"), sub("200")];

@@ -201,11 +201,12 @@ mod tests {
             let mut words: [[u32; LANES]; 4] =
                 std::array::from_fn(|_| std::array::from_fn(|_| random.bits() as u32));
             // Ports at the borders of small ranges, and masks that leave nothing.
-            for lane in 0..LANES {
-                words[2][lane] &= [u32::MAX, 0x0003_0003, 0, 0xffff][random.below(4)];
+            let [ports, first, reach, _] = &mut words;
+            for ((port, first), reach) in ports.iter_mut().zip(first).zip(reach) {
+                *reach &= [u32::MAX, 0x0003_0003, 0, 0xffff][random.below(4)];
                 if random.below(2) == 0 {
                     let near = [0, 0x0001_0001, 0x0003_0003, 0x0004_0004][random.below(4)];
-                    words[0][lane] = words[1][lane].wrapping_add(near);
+                    *port = first.wrapping_add(near);
                 }
             }
             // SAFETY: every processor has these.
@@ -213,13 +214,14 @@ mod tests {
             let bits =
                 plain[1].iter().enumerate().fold(0, |bits, (k, word)| bits | u32::from(*word == 0) << k);
             assert_eq!(plain[3], [bits; LANES]);
-            for lane in 0..LANES {
+            let [ports, first, reach, _] = words;
+            for (lane, out) in plain[1].iter().enumerate() {
                 let in_range = |shift: u32| {
                     let half = |word: u32| word >> shift & 0xffff;
-                    let above = (half(words[0][lane]) + 0x1_0000 - half(words[1][lane])) & 0xffff;
-                    above <= half(words[2][lane])
+                    let above = (half(ports[lane]) + 0x1_0000 - half(first[lane])) & 0xffff;
+                    above <= half(reach[lane])
                 };
-                assert_eq!(plain[1][lane] == 0, in_range(0) && in_range(16));
+                assert_eq!(*out == 0, in_range(0) && in_range(16));
             }
             #[cfg(target_arch = "x86_64")]
             if std::is_x86_feature_detected!("avx2") {

@@ -99,10 +99,9 @@ fn expected(frame: &[u8]) -> Way {
         }
         let fragment = u16::from_be_bytes([header[6], header[7]]);
         let ihl = usize::from(header[0] & 15) * 4;
-        if header[9] == 17 && fragment & 0x1fff == 0 {
-            if ihl >= 20 && p.get(ihl + 2..ihl + 4)? == [0, 68] {
-                return Some(Up);
-            }
+        let whole = header[9] == 17 && fragment & 0x1fff == 0;
+        if whole && ihl >= 20 && p.get(ihl + 2..ihl + 4)? == [0, 68] {
+            return Some(Up);
         }
         let whole = fragment & 0x3fff == 0 && ihl >= 20;
         (header[16..20] == SHARED4.octets() && whole && has_socket(header, p.get(ihl..ihl + 4)?))
