@@ -7,7 +7,7 @@
 //! routes that takes everything shared [packet by packet](by_packet). Packets go from the inside
 //! out; every flow has been made before, so none takes the careful path. With two workers each has
 //! rings and a thread of its own and half of the flows, as a card's hash would give them, and both
-//! begin each timed sweep together. At the end one worker forwards between [`pcap:` devices](devices),
+//! begin each timed sweep together. At the end one worker forwards between `pcap:` devices,
 //! which are in the measurement then.
 
 pub mod by_packet;

@@ -98,11 +98,15 @@ impl Access {
 }
 
 /// Who is at the other end; `None` where the system does not say.
+#[cfg(target_os = "linux")]
 fn pid_of(other: &UnixStream) -> Option<i32> {
-    #[cfg(target_os = "linux")]
-    return getsockopt(other, PeerCredentials).ok().map(|credentials| credentials.pid());
-    #[cfg(not(target_os = "linux"))]
-    return None;
+    getsockopt(other, PeerCredentials).ok().map(|credentials| credentials.pid())
+}
+
+/// Who is at the other end, which is not asked for here.
+#[cfg(not(target_os = "linux"))]
+fn pid_of(_: &UnixStream) -> Option<i32> {
+    None
 }
 
 /// A process in a sentence.

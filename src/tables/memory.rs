@@ -173,7 +173,9 @@ fn map_anonymous(bytes: usize) -> io::Result<(Mapping, NonNull<u8>)> {
 #[cfg(target_os = "linux")]
 fn map_huge(bytes: usize) -> io::Result<(Mapping, NonNull<u8>)> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_HUGETLB | libc::MAP_POPULATE;
-    whole(map(bytes, flags | libc::MAP_HUGE_2MB, -1)?)
+    let mapping = map(bytes, flags | libc::MAP_HUGE_2MB, -1)?;
+    let start = NonNull::new(mapping.address.cast::<u8>());
+    start.map(|start| (mapping, start)).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -196,13 +198,6 @@ fn map_shared(bytes: usize, part: &Part) -> io::Result<(Mapping, NonNull<u8>)> {
         )
     };
     if placed == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok((mapping, start)) }
-}
-
-fn whole(mapping: Mapping) -> io::Result<(Mapping, NonNull<u8>)> {
-    match NonNull::new(mapping.address.cast::<u8>()) {
-        Some(start) => Ok((mapping, start)),
-        None => Err(io::ErrorKind::OutOfMemory.into()),
-    }
 }
 
 fn map(bytes: usize, flags: i32, descriptor: i32) -> io::Result<Mapping> {

@@ -2,7 +2,7 @@
 //! same tables, in turn.
 //!
 //! A sender, a router and a sink are network namespaces; generator and sink are XDP programs
-//! ([`wire`]) that cost little and look at every packet. Everything happens on one core: generator,
+//! (`wire`) that cost little and look at every packet. Everything happens on one core: generator,
 //! router and sink, so that the processor time of a packet is that of the whole way, and the
 //! generator's, measured with a sink in the router's place, can be taken off. A router that never
 //! sleeps (DPDK) cannot share a core, so it has one for itself, and sweepd does the same beside it;
