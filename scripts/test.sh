@@ -33,7 +33,9 @@ step() {
     "$@" >"$log" 2>&1 || result=FAILED
     printf '%-9s %s, %d s\n' "$name" $result $((SECONDS - before))
     [ $result = ok ] || tail -60 "$log"
-    printf '%-9s %-6s %5d s  %s\n' "$name" $result $((SECONDS - before)) "$(about "$name" "$log")" >"$logs/$name.row"
+    # When it began comes first: the table is in that order.
+    printf '%06d %-9s %-6s %5d s  %s\n' $before "$name" $result $((SECONDS - before)) "$(about "$name" "$log")" \
+        >"$logs/$name.row"
 }
 
 # What a step's log says in a few words.
@@ -223,14 +225,11 @@ done
 # What root has built in somebody's name is theirs.
 [ -z "${SUDO_UID:-}" ] || chown -R "$SUDO_UID:$SUDO_GID" "$target"
 
-rows=()
-for name in tools format lint docs built tables freebsd loom fuzzers tests fuzz manuals makefile scripts install ports debian; do
-    log=$logs/$name.log
-    [ -f "$log" ] || continue
-    rows+=("$(cat "$logs/$name.row")")
+mapfile -t rows < <(cat "$logs"/*.row 2>/dev/null | sort -s -k1,1n | cut -d' ' -f2-)
+for log in "$logs"/*.log; do
     while read -r line; do
-        skipped+=("$name: $line")
-    done < <(grep -iE '^ *skipped[:,]' "$log" | sed -E 's/^ *skipped[:,] *//I' | sort | uniq -c | sed -E 's/^ *1 //; s/^ *([0-9]+) (.*)/\2 (\1 times)/')
+        skipped+=("$(basename "$log" .log): $line")
+    done < <(grep -iE '^ *skipped[:,]' "$log" 2>/dev/null | sed -E 's/^ *skipped[:,] *//I' | sort | uniq -c | sed -E 's/^ *1 //; s/^ *([0-9]+) (.*)/\2 (\1 times)/')
 done
 [ ${#rows[@]} -gt 0 ] || {
     echo "test: there is no step $*; see $0" >&2
