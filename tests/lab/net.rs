@@ -252,8 +252,9 @@ impl Lab {
         self.start_configured()
     }
 
+    /// Starts the daemon with the configuration that was written last.
     #[track_caller]
-    fn start_configured(&self) -> Router {
+    pub fn start_configured(&self) -> Router {
         let mut router = self.launch("");
         wait_for("sweepd forwards", || {
             assert!(router.child.try_wait().unwrap().is_none(), "it ended: {}", router.log());
