@@ -11,6 +11,7 @@ pub(crate) mod express;
 pub(crate) mod express;
 pub(crate) mod filters;
 mod ledger;
+mod owed;
 mod ports;
 mod search;
 #[cfg(test)]

@@ -5,8 +5,8 @@
 // rewrite}.rs, and tests/express.rs compares the two.
 //
 // Sizes and places are those of src/tables/shown.rs and src/express/layout.rs. There are two
-// instances of everything that a publication changes; `control` says which one is in force. The
-// other one is changed by the keeper, once every program that may have begun with it has ended.
+// instances of everything that a publication changes; `control` says which one is in force, if one is.
+// The other one is changed by the keeper, once every program that may have begun with it has ended.
 //
 // `make bpf` makes express.bpf.bin of it: bare instructions. Where a map or a number is to be put
 // that is known only when the program is loaded, stands a mark (PLACE); the loader replaces it.
@@ -281,12 +281,13 @@ __attribute__((section("xdp"), used)) int express(struct xdp_md *ctx)
 {
 	u8 *head = (u8 *)(u64)ctx->data, *end = (u8 *)(u64)ctx->data_end;
 	u8 *ip = head + ETHERNET;
-	u32 instance = ONCE(*CONTROL) & 1;
-	const struct view *view = VIEWS + instance;
+	u32 instance = ONCE(*CONTROL);
 	u32 length, next_hop, four;
 
-	if (ip + 20 > end)
+	// 2: a stage has to see packets of which this one's tables do not know yet.
+	if (instance > 1 || ip + 20 > end)
 		goto worker;
+	const struct view *view = VIEWS + instance;
 	if ((load64(head) << 16 >> 16 | ON) != ONCE(view->ports[THIS_PORT]))
 		goto worker;
 	u32 kind = load32(head + 12);

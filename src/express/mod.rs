@@ -2,9 +2,9 @@
 //! tables (`express.bpf.c`); whatever is not plain goes on to the workers, which are the reference.
 //!
 //! The arrays behind the FIBs, the next hops and what else the program needs lie in BPF maps that are
-//! mapped into this process ([`Express::house`]). There are two instances of them, as of all tables;
+//! mapped into this process ([`Express::house`]). There are two instances of them;
 //! [`Express::activate`] says by one store which one the program reads. The other may be changed when
-//! no worker holds it and [`Express::is_quiet`] says that no program does either.
+//! [`Express::is_quiet`] says that no program reads it any more.
 //!
 //! Maps, programs and their places are descriptors: all of it goes with the process, however that
 //! ends.
@@ -31,6 +31,9 @@ use crate::tables::{
 use devices::Devices;
 use grace::Grace;
 use layout::Maps;
+
+/// Instead of an instance: no program forwards anything.
+const CLOSED: u32 = 2;
 
 /// The maps, and what the keeper does with them.
 pub struct Express {
@@ -74,7 +77,9 @@ impl Express {
             }
         };
         let (control, used, counts) = (maps.control()?, maps.used()?, maps.counts()?);
-        Ok(Self { maps, control, used, counts, grace, devices, bell: (ring, bell) })
+        let mut this = Self { maps, control, used, counts, grace, devices, bell: (ring, bell) };
+        this.close();
+        Ok(this)
     }
 
     /// Rings when a grace period is over, or when an interface may have changed.
@@ -89,11 +94,22 @@ impl Express {
 
     /// Has the programs read this instance from the next packet on.
     pub fn activate(&mut self, instance: usize) {
+        self.say(instance as u32 & 1);
+        self.grace.begin();
+    }
+
+    /// Has the programs leave every packet to workers, from the next one on until
+    /// [`Express::activate`].
+    pub fn close(&mut self) {
+        self.say(CLOSED);
+    }
+
+    /// Writes the word that programs go by.
+    fn say(&mut self, what: u32) {
         // SAFETY: the word is mapped and aligned; programs read it, so it is stored whole, and after
         // everything that was written before.
         let word = unsafe { AtomicU32::from_ptr(self.control.as_mut_ptr()) };
-        word.store(instance as u32, Ordering::Release);
-        self.grace.begin();
+        word.store(what, Ordering::Release);
     }
 
     /// Whether all programs have ended that may have begun with another instance than the active one.

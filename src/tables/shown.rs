@@ -1,7 +1,6 @@
 //! What the express program reads of the tables besides the FIBs and the next hops: the ports' MAC
-//! addresses, the groups, which sources to look at with care. The arrays that workers read lie, while
-//! express is on, in memory that the program reads as well ([`House`]); this is written beside them,
-//! by the same publication.
+//! addresses, the groups, which sources to look at with care. Tables that the program is to read lie in
+//! memory that it reads as well ([`House`]); this is written beside them.
 //!
 //! Layout and sizes are also those of `src/express/express.bpf.c`.
 

@@ -1,6 +1,12 @@
 //! Express: plain packets are forwarded in the driver, whatever happens around them.
 
-use std::{fs, os::unix::fs::PermissionsExt, thread, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -46,7 +52,14 @@ pub fn is_on(lab: &Lab, router: &Router, hosts: u32) {
     }
     for host in 2..=hosts {
         for address in [format!("10.0.{host}.2"), format!("fd00:{host}::2")] {
-            wait_for("the way is known", || lab.reaches(1, &address));
+            // Workers know it first. The counters are brought up to date ten times a second.
+            wait_for("express knows the way, and the way back", || {
+                let before = express(router);
+                lab.reaches(1, &address) && {
+                    thread::sleep(Duration::from_millis(150));
+                    express(router) >= before + 2
+                }
+            });
         }
     }
     assert!(!router.log().contains("express"), "{}", router.log());
@@ -100,6 +113,48 @@ fn none_is_lost(lab: &Lab, meanwhile: impl FnOnce()) {
     for (receiver, sent) in receivers.into_iter().zip(sent) {
         assert_eq!(missing_and_double(&receiver.finish(), sent), (vec![], vec![]), "of {sent}");
     }
+}
+
+#[test]
+fn nothing_passes_a_rule_once_its_reload_is_answered() {
+    needs_lab!();
+    let lab = lab(2);
+    let router = lab.start();
+    is_on(&lab, &router, 2);
+    let path = lab.configure("", "");
+    let plain = fs::read_to_string(&path).unwrap();
+    let denying = plain.clone() + "[[acl]]\nname = \"none\"\naction = \"deny\"\nprotocol = \"udp\"\n";
+    let by_express = express(&router);
+    for round in 0..10 {
+        let receiver = Receiver::start(&lab, 2, 7100);
+        let sender = Sender::flood(&lab, 1, "10.0.2.2", 7100);
+        wait_for("it goes by express", || sender.sent() > 20 && shown(&lab, "p1")["express"] == "on");
+        let done = AtomicBool::new(false);
+        let sent = thread::scope(|scope| {
+            // While routes change, the programs' copies are always some milliseconds behind.
+            scope.spawn(|| {
+                for n in (0..250).cycle().take_while(|_| !done.load(Ordering::Relaxed)) {
+                    lab.router(&format!("ip route replace 192.0.2.{n}/32 dev p2")).ok();
+                }
+            });
+            thread::sleep(Duration::from_millis(50));
+            fs::write(&path, &denying).unwrap();
+            reload(&lab);
+            let sent = sender.sent();
+            done.store(true, Ordering::Relaxed);
+            sent
+        });
+        sender.finish();
+        let last = receiver.finish().iter().map(|(n, _)| *n).max().unwrap();
+        // One may have been under way.
+        assert!(
+            last <= sent,
+            "round {round}: {last} came, and {sent} had been sent when the rule was in force"
+        );
+        fs::write(&path, &plain).unwrap();
+        reload(&lab);
+    }
+    assert!(express(&router) > by_express + 100);
 }
 
 #[test]

@@ -6,7 +6,6 @@
 //! is the better one unless a test says otherwise.
 
 use std::{
-    fs,
     net::{TcpListener, TcpStream},
     thread,
     time::{Duration, Instant},
@@ -30,12 +29,7 @@ fn lab() -> (Lab, Router) {
         lab.host(n, &format!("ip addr add {V4}/32 dev lo")).ok();
         lab.host(n, &format!("ip addr add {V6}/128 dev lo nodad")).ok();
     }
-    // With express on, a new neighbour is in force only after an RCU grace period, and by then more
-    // may have come than is held for it.
-    lab.configure("", "");
-    let text = fs::read_to_string(lab.dir.path().join("sweepd.toml")).unwrap();
-    lab.configuration(&text.replace("[[port]]\n", "[[port]]\nexpress = \"off\"\n"));
-    let router = lab.start_configured();
+    let router = lab.start();
     (lab, router)
 }
 

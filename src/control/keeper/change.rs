@@ -118,10 +118,10 @@ impl Work {
                 return;
             }
         };
-        let old = (self.icmp, self.source_routes);
-        (self.icmp, self.source_routes) = (settings.icmp, settings.source_routes);
+        let old = (self.settings.icmp, self.settings.source_routes);
+        (self.settings.icmp, self.settings.source_routes) = (settings.icmp, settings.source_routes);
         self.translation = settings.translation;
-        self.switched |= old != (self.icmp, self.source_routes);
+        self.switched |= old != (self.settings.icmp, self.settings.source_routes);
         self.rib.reconfigure(&settings.ports, &settings.routes, &settings.neighbors);
         self.filters.set(settings.acl);
         self.to_report = Some(settings.routes);

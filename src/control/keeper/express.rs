@@ -1,20 +1,25 @@
-//! The keeper's part in express: it moves the tables to where the driver's programs read them, puts the
-//! programs in and takes them out, and knows which interfaces take what they redirect.
+//! The keeper's part in express: it keeps the copies of the tables that the driver's programs read, puts
+//! the programs in and takes them out, and knows which interfaces take what they redirect.
 
 use std::{
+    io,
     path::Path,
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use crossbeam_channel::{Receiver, never};
 use netmap::device::{PortControl, xdp::Hook};
 
-use super::work::Work;
+use super::{
+    owed::{Owed, Settings},
+    work::Work,
+};
 use crate::{
+    control::rib::Rib,
     express::Express,
     forward::messages::ToKeeper,
-    tables::{self, PortId, Tables, shown::Counts},
+    tables::{self, PortId, Tables, acl::Acl, shown::Counts},
 };
 
 /// How often the keeper looks which next hops express has used.
@@ -65,15 +70,58 @@ impl OfPort {
     }
 }
 
+/// The tables as the programs see them: two copies, of which one is in force. They follow those of the
+/// workers, who never wait for them: a copy may be changed only an RCU grace period after it was in
+/// force, and what has come by then is written together.
+struct Copies {
+    tables: [Tables; 2],
+    owed: [Option<Owed>; 2],
+    active: usize,
+}
+
+impl Copies {
+    fn new(engine: &Express, rib: &Rib, acl: Option<Arc<Acl>>) -> io::Result<Self> {
+        let copy = |instance| {
+            let mut tables = Tables::new()?;
+            tables.move_to(&engine.house(instance))?;
+            io::Result::Ok(tables)
+        };
+        let everything = Some(Owed::everything(rib, acl));
+        Ok(Self { tables: [copy(0)?, copy(1)?], owed: [everything.clone(), everything], active: 0 })
+    }
+
+    /// Whether a port's packets pass here that have to be seen by a stage of `tables`.
+    fn are_too_free(&self, tables: &Tables) -> bool {
+        let free = |tables: &Tables, port| tables.obstacle(port).is_none();
+        let ports = self.tables[self.active].ports.len().min(tables.ports.len());
+        (0..ports as PortId).any(|port| free(&self.tables[self.active], port) && !free(tables, port))
+    }
+
+    /// Brings the copy up to date that is not in force, and puts it in force if it then knows more than
+    /// the other one. Nobody may read it.
+    fn refresh(&mut self, engine: &mut Express, settings: &Settings, rib: &Rib) {
+        let idle = 1 - self.active;
+        let Some(owed) = self.owed[idle].take() else { return };
+        let tables = &mut self.tables[idle];
+        if settings.write(tables, rib, &owed).is_err() {
+            // The workers' tables are as full, and the log says so; there may be room again later.
+            self.owed[idle] = Some(Owed { whole: true, ..Owed::default() });
+        }
+        tables.show();
+        if self.owed[self.active].is_some() {
+            engine.activate(idle);
+            self.active = idle;
+        }
+    }
+}
+
 /// The express programs' tables, once a port wants them.
 #[derive(Default)]
 pub(super) struct Driver {
-    engine: Option<Express>,
+    engine: Option<(Express, Copies)>,
     trouble: Option<String>,
     /// Whether somebody captures, who is to get every packet.
     captured: bool,
-    /// Instances of the tables that lie where the programs read.
-    moved: usize,
     look: bool,
     looked_at: Option<Instant>,
     used_at: Option<Instant>,
@@ -82,7 +130,7 @@ pub(super) struct Driver {
 impl Driver {
     /// What has to be looked after at once when it rings.
     pub fn bell(&self) -> Receiver<()> {
-        self.engine.as_ref().map_or_else(never, |engine| engine.bell().clone())
+        self.engine.as_ref().map_or_else(never, |(engine, _)| engine.bell().clone())
     }
 
     /// Looks at the ports and their interfaces with the next step.
@@ -95,35 +143,34 @@ impl Driver {
         self.trouble.as_deref().or(self.captured.then_some("capture"))
     }
 
-    /// Whether no program reads the instance of the tables that is not in force.
-    pub fn is_quiet(&self) -> bool {
-        self.engine.as_ref().is_none_or(Express::is_quiet)
-    }
-
-    /// Has instance 0 or 1 of the tables, which nobody reads, lie where the programs can read it.
-    pub fn move_in(&mut self, tables: &mut Tables, instance: usize) {
-        let Some(engine) = self.engine.as_ref().filter(|_| tables.shown.is_none()) else { return };
-        match tables.move_to(&engine.house(instance)) {
-            Ok(()) => self.moved += 1,
-            Err(e) => self.give_up(format!("express has no memory: {e}")),
+    /// The workers' tables are in force with these changes. Where a stage of theirs has to see packets
+    /// that the programs' copy lets pass, no program forwards any more until its copy knows of it.
+    pub fn published(&mut self, changes: &Owed, tables: &Tables) {
+        let Some((engine, copies)) = &mut self.engine else { return };
+        for owed in &mut copies.owed {
+            owed.get_or_insert_default().add(changes);
+        }
+        if copies.are_too_free(tables) {
+            engine.close();
         }
     }
 
-    /// Instance 0 or 1 of the tables is in force.
-    pub fn activate(&mut self, instance: usize) {
-        if let Some(engine) = &mut self.engine {
-            engine.activate(instance);
+    /// Brings the programs' copies up to what the RIB holds, all of which is in force, as far as no
+    /// program may still read them; the bell rings when none does.
+    pub fn refresh(&mut self, settings: &Settings, rib: &Rib) {
+        if let Some((engine, copies)) = self.engine.as_mut().filter(|(engine, _)| engine.is_quiet()) {
+            copies.refresh(engine, settings, rib);
         }
     }
 
     /// What express has forwarded for a port.
     pub fn counts(&self, port: PortId) -> Counts {
-        self.engine.as_ref().map_or_else(Counts::default, |engine| engine.counts(port))
+        self.engine.as_ref().map_or_else(Counts::default, |(engine, _)| engine.counts(port))
     }
 
     /// Nothing is redirected to the port any more, and nothing from it.
     pub fn leave_device(&self, port: PortId, of: &mut OfPort) {
-        let Some(engine) = &self.engine else { return };
+        let Some((engine, _)) = &self.engine else { return };
         if of.sends_to.take().is_some()
             && let Err(e) = engine.set_device(port, None)
         {
@@ -131,15 +178,9 @@ impl Driver {
         }
     }
 
-    fn give_up(&mut self, why: String) {
-        log::warn!("{why}; workers forward everything");
-        self.trouble = Some(why);
-        self.engine = None;
-    }
-
     /// Puts the port's program in or takes it out.
     fn put_program(&self, port: PortId, of: &mut OfPort, wanted: bool) {
-        let (Some(engine), Some(hook)) = (&self.engine, &of.hook) else { return };
+        let (Some((engine, _)), Some(hook)) = (&self.engine, &of.hook) else { return };
         if of.is_in == wanted || of.trouble.is_some() {
             return;
         }
@@ -156,7 +197,7 @@ impl Driver {
 
     /// Has the programs send what leaves by the port to its interface, if that takes it.
     fn aim(&self, port: PortId, of: &mut OfPort, is_up: bool, is_native: bool, name: Option<&str>) {
-        let (Some(engine), Some(hook)) = (&self.engine, &of.hook) else { return };
+        let (Some((engine, _)), Some(hook)) = (&self.engine, &of.hook) else { return };
         let interface = hook.interface();
         let takes = engine.takes_frames(interface).unwrap_or_else(|| {
             // Before Linux 6.3 nobody can say it of a veth; a driver with XDP of a real device does,
@@ -178,36 +219,36 @@ impl Driver {
 }
 
 impl Work {
-    /// Makes the programs' tables when a port wants them for the first time; gives whether all tables
-    /// are to be moved.
-    pub(super) fn start_express(&mut self) -> bool {
+    /// Makes the programs' tables when a port wants them for the first time.
+    pub(super) fn start_express(&mut self) {
         if self.express.engine.is_some() || self.express.trouble.is_some() {
-            return false;
+            return;
         }
         let wants = |(id, port): (PortId, &Option<super::PortState>)| {
             let has = port.as_ref().is_some_and(|port| port.express.hook.is_some());
             has && self.rib.port(id).is_some_and(|table| table.express != tables::Express::Off)
         };
         if !(0..).zip(&self.ports).any(wants) {
-            return false;
+            return;
         }
-        match Express::new() {
-            Ok(engine) => {
-                self.express.engine = Some(engine);
-                self.express.look = true;
-                true
-            }
+        let acl = self.publisher.tables().acl.clone();
+        let made = Express::new().and_then(|engine| match Copies::new(&engine, &self.rib, acl) {
+            Ok(copies) => Ok((engine, copies)),
+            Err(e) => Err(format!("express has no memory: {e}")),
+        });
+        match made {
+            Ok(engine) => self.express.engine = Some(engine),
             Err(why) => {
-                self.express.give_up(why);
-                false
+                log::warn!("{why}; workers forward everything");
+                self.express.trouble = Some(why);
             }
         }
+        self.express.look = true;
     }
 
     /// Looks after programs, interfaces and the neighbours that only express uses.
     pub(super) fn drive_express(&mut self, now: Instant) {
-        // No program is there before both instances are: so they can still be given up until then.
-        if self.express.engine.is_none() || self.express.moved < 2 {
+        if self.express.engine.is_none() {
             return;
         }
         let captured = self.captures.load(Ordering::Relaxed) > 0;
@@ -221,7 +262,8 @@ impl Work {
         }
         if due(self.express.used_at, USED) {
             self.express.used_at = Some(now);
-            let next_hops = self.express.engine.as_mut().map(Express::take_used).unwrap_or_default();
+            let next_hops =
+                self.express.engine.as_mut().map(|(engine, _)| engine.take_used()).unwrap_or_default();
             if !next_hops.is_empty() {
                 self.worker_says(ToKeeper::Used { next_hops });
             }

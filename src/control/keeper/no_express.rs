@@ -5,8 +5,14 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, never};
 use netmap::device::PortControl;
 
-use super::work::Work;
-use crate::tables::{PortId, Tables, shown::Counts};
+use super::{
+    owed::{Owed, Settings},
+    work::Work,
+};
+use crate::{
+    control::rib::Rib,
+    tables::{PortId, Tables, shown::Counts},
+};
 
 /// What a port has to do with express: nothing.
 #[derive(Default)]
@@ -48,13 +54,9 @@ impl Driver {
         None
     }
 
-    pub fn is_quiet(&self) -> bool {
-        true
-    }
+    pub fn published(&mut self, _changes: &Owed, _tables: &Tables) {}
 
-    pub fn move_in(&mut self, _tables: &mut Tables, _instance: usize) {}
-
-    pub fn activate(&mut self, _instance: usize) {}
+    pub fn refresh(&mut self, _settings: &Settings, _rib: &Rib) {}
 
     pub fn counts(&self, _port: PortId) -> Counts {
         Counts::default()
@@ -64,9 +66,7 @@ impl Driver {
 }
 
 impl Work {
-    pub(super) fn start_express(&mut self) -> bool {
-        false
-    }
+    pub(super) fn start_express(&mut self) {}
 
     pub(super) fn drive_express(&mut self, _now: Instant) {}
 }

@@ -10,7 +10,7 @@ use std::{
 
 use netmap::device::{ForwardedPort, Sharing};
 
-use super::work::Work;
+use super::{owed::Settings, work::Work};
 use crate::{
     forward::messages::ToWorker,
     tables::{
@@ -63,16 +63,18 @@ impl Work {
     pub(super) fn translate_anew(&mut self) -> bool {
         let local = |address: Ipv4Addr| self.rib.is_local(address.into());
         let mut fresh = self.translation.rules(|port| self.rib.port(port), local);
-        fresh.version = self.masquerade.version;
-        fresh.held.clone_from(&self.masquerade.held);
-        let differ = fresh != self.masquerade;
+        fresh.version = self.settings.masquerade.version;
+        fresh.held.clone_from(&self.settings.masquerade.held);
+        let differ = fresh != self.settings.masquerade;
         if differ {
             fresh.version = fresh.version.wrapping_add(1);
             let now = Instant::now();
-            let new =
-                fresh.announced.iter().filter(|one| self.masquerade.announced.binary_search(one).is_err());
+            let new = fresh
+                .announced
+                .iter()
+                .filter(|one| self.settings.masquerade.announced.binary_search(one).is_err());
             self.announcements.extend(new.map(|one| Announcement::first(*one, now)));
-            self.masquerade = fresh;
+            self.settings.masquerade = fresh;
             self.look_at_sockets(now);
         }
         differ
@@ -81,7 +83,7 @@ impl Work {
     /// Has a port's addresses announced that the host lacks: the link may be another.
     pub(super) fn announce_all_of(&mut self, id: PortId) {
         let now = Instant::now();
-        let of_port = self.masquerade.announced.iter().filter(|(port, _)| *port == id);
+        let of_port = self.settings.masquerade.announced.iter().filter(|(port, _)| *port == id);
         self.announcements.extend(of_port.map(|one| Announcement::first(*one, now)));
     }
 
@@ -101,7 +103,7 @@ impl Work {
 
     /// Sees which ports the host's own sockets hold on the addresses in front.
     pub(super) fn look_at_sockets(&mut self, now: Instant) {
-        if !self.masquerade.is_on() || self.follow.is_none() {
+        if !self.settings.masquerade.is_on() || self.follow.is_none() {
             return;
         }
         let old = self.host_sockets.waiting.clone();
@@ -115,7 +117,7 @@ impl Work {
                 self.host_sockets.told = Some(e);
             }
         }
-        let Self { masquerade, host_sockets, .. } = self;
+        let Self { settings: Settings { masquerade, .. }, host_sockets, .. } = self;
         let in_a_range = |held: &HeldPort| {
             masquerade.rules.iter().any(|rule| (rule.first..=rule.last).contains(&held.port))
         };
@@ -123,13 +125,16 @@ impl Work {
         host_sockets.connected.retain(in_a_range);
         let held = [&host_sockets.waiting[..], &host_sockets.connected].concat();
         let local: HashSet<IpAddr> = self.rib.for_host().into_iter().collect();
-        let held = HeldPorts::new(self.masquerade.in_front().filter(|a| local.contains(&(*a).into())), &held);
-        if *self.masquerade.held != held {
-            self.masquerade.held = Arc::new(held);
+        let held = HeldPorts::new(
+            self.settings.masquerade.in_front().filter(|a| local.contains(&(*a).into())),
+            &held,
+        );
+        if *self.settings.masquerade.held != held {
+            self.settings.masquerade.held = Arc::new(held);
             self.switched = true;
         }
         if self.host_sockets.has_new_service(&old, now) {
-            self.masquerade.version = self.masquerade.version.wrapping_add(1);
+            self.settings.masquerade.version = self.settings.masquerade.version.wrapping_add(1);
             self.switched = true;
         }
     }
@@ -140,14 +145,14 @@ impl Work {
         let local: HashSet<IpAddr> = addresses.iter().copied().collect();
         // What comes for an address in front is a worker's, unless a socket of the host's takes it.
         addresses.retain(|address| match address {
-            IpAddr::V4(address) => self.masquerade.out_of((*address).into()).is_none(),
+            IpAddr::V4(address) => self.settings.masquerade.out_of((*address).into()).is_none(),
             IpAddr::V6(_) => true,
         });
         for (id, port) in (0..).zip(&mut self.ports) {
             let Some(port) = port else { continue };
             let Some(control) = &mut port.control else { continue };
             let with_sub_ports = [&[id][..], &self.rib.sub_ports(id)].concat();
-            let sharing = sharing(&self.masquerade, &local, &with_sub_ports);
+            let sharing = sharing(&self.settings.masquerade, &local, &with_sub_ports);
             if let Err(e) = control.set_sharing(&sharing).and(control.set_local(&addresses)) {
                 log::error!("{}: cannot set the host's addresses: {e}", port.device);
             }

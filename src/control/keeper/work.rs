@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
-    sync::{Arc, atomic::AtomicU32},
+    sync::atomic::AtomicU32,
     time::{Duration, Instant},
 };
 
@@ -14,23 +14,20 @@ use super::{
     change::{Order, Unanswered},
     express::Driver,
     filters::Filters,
+    owed::{Owed, Settings},
     translation::{Announcement, HostSockets},
 };
 use crate::{
     control::{
-        apply,
         follower::{Follower, News},
         kernel::{Follow, KernelEvent, NeighborState, Open, Parts, Report},
         learned::Learned,
         resolver::{Resolver, Step, Who},
-        rib::{Changes, Rib, StaticRoute},
+        rib::{Rib, StaticRoute},
         translation::Translation,
     },
     forward::messages::ToKeeper,
-    tables::{
-        IcmpLimit, PortId, Tables, acl::Acl, fib4::FibFull, masquerade::Masquerade, publish::Publisher,
-        shown::Counts,
-    },
+    tables::{PortId, Tables, fib4::FibFull, masquerade::Masquerade, publish::Publisher, shown::Counts},
 };
 
 /// Shortest and longest time between two listings that were not planned; in between it is
@@ -56,15 +53,6 @@ const BATCH: usize = 256;
 /// Taking in may last so long: many changes share what a publication costs by itself, and none of
 /// them waits long for it.
 const TAKING: Duration = Duration::from_millis(20);
-
-/// Changes that one of the two instances of the tables has, and the other one lacks.
-pub(super) struct Owed {
-    changes: Changes,
-    /// Whether its FIBs lack more than that.
-    whole: bool,
-    /// Another filter, if there is one.
-    acl: Option<Option<Arc<Acl>>>,
-}
 
 /// A worker that has not ended its sweep.
 #[derive(Debug)]
@@ -98,16 +86,12 @@ pub(super) struct Work {
     pub(super) kept: BTreeSet<Who>,
     /// Routes of the configuration's, of which those that lead nowhere are to be told.
     pub(super) to_report: Option<Vec<StaticRoute>>,
-    pub(super) icmp: IcmpLimit,
-    pub(super) source_routes: bool,
+    pub(super) settings: Settings,
     pub(super) translation: Translation,
-    /// The rules of translation that were published last.
-    pub(super) masquerade: Masquerade,
     pub(super) host_sockets: HostSockets,
     pub(super) announcements: Vec<Announcement>,
     /// Whether a setting has changed that is not the RIB's, and is not published yet.
     pub(super) switched: bool,
-    pub(super) hash_seed: u64,
     pub(super) reconcile: Duration,
     /// Parts of the first listing that have not ended.
     pub(super) awaited: Parts,
@@ -166,14 +150,16 @@ impl Work {
             learned: Learned::default(),
             kept: BTreeSet::new(),
             to_report: Some(config.routes),
-            icmp: config.icmp,
-            source_routes: config.source_routes,
+            settings: Settings {
+                icmp: config.icmp,
+                source_routes: config.source_routes,
+                hash_seed: config.hash_seed,
+                masquerade: Masquerade::default(),
+            },
             translation: config.translation,
-            masquerade: Masquerade::default(),
             host_sockets: HostSockets::default(),
             announcements: Vec::new(),
             switched: false,
-            hash_seed: config.hash_seed,
             reconcile: config.reconcile,
             ready: Some(ready),
             listing: Parts::default(),
@@ -279,8 +265,9 @@ impl Work {
         self.wanted = self.wanted.with(self.rib.take_wanted());
         let now = Instant::now();
         if self.awaited == Parts::default() {
-            self.switched |= self.start_express();
+            self.start_express();
             if self.publish(now) {
+                self.express.refresh(&self.settings, &self.rib);
                 self.answer_changes();
                 self.report_inactive();
             }
@@ -327,7 +314,6 @@ impl Work {
         let mut owed = Owed { changes, whole: self.behind, acl };
         let Some(result) = self.change_idle(&owed, Duration::ZERO) else { return false };
         self.publisher.switch();
-        self.express.activate(self.publisher.live());
         log::trace!("generation {} published", self.publisher.generation());
         match result {
             Err(e) if !self.behind => log::error!("routes are missing from forwarding: {e}"),
@@ -336,6 +322,7 @@ impl Work {
         }
         self.behind = result.is_err();
         owed.whole |= self.behind;
+        self.express.published(&owed, self.publisher.tables());
         let changes = &owed.changes;
         if changes.local || translates_anew {
             self.tell_local();
@@ -362,22 +349,8 @@ impl Work {
     /// Changes the instance of the tables that is not in force as `owed` says, to what the RIB
     /// holds now; `None` when a worker still has it after `limit`.
     fn change_idle(&mut self, owed: &Owed, limit: Duration) -> Option<Result<(), FibFull>> {
-        let instance = 1 - self.publisher.live();
         match self.publisher.idle(limit) {
-            Ok(tables) => {
-                self.express.move_in(tables, instance);
-                (tables.icmp, tables.hash_seed) = (self.icmp, self.hash_seed);
-                tables.source_routes = self.source_routes;
-                tables.masquerade.clone_from(&self.masquerade);
-                if let Some(acl) = &owed.acl {
-                    tables.acl.clone_from(acl);
-                }
-                let by_state = tables.acl.as_ref().is_some_and(|acl| acl.has_state());
-                tables.keeps_flows = by_state || self.masquerade.is_on();
-                let result = apply::apply(tables, &self.rib, &owed.changes, owed.whole);
-                tables.show();
-                Some(result)
-            }
+            Ok(tables) => Some(self.settings.write(tables, &self.rib, owed)),
             Err(stuck) => {
                 self.note_stuck(stuck.reader);
                 None
@@ -392,12 +365,6 @@ impl Work {
     /// before this instance is in force, so no worker sees a part of it.
     fn catch_up(&mut self, now: Instant) -> bool {
         let Some(owed) = self.owed.take() else { return true };
-        if !self.express.is_quiet() {
-            // A program may still read that instance; the bell rings when none does.
-            self.owed = Some(owed);
-            self.rib.compact();
-            return false;
-        }
         // Whoever is known to be stuck is looked at and not waited for.
         let limit = if self.stuck.is_some() { Duration::ZERO } else { STUCK };
         if self.change_idle(&owed, limit).is_none() {

@@ -32,7 +32,7 @@ use std::{
     net::IpAddr,
 };
 
-use crate::tables::{NextHopId, PortId, PortTable};
+use crate::tables::{MAX_NEXT_HOPS, NextHopId, PortId, PortTable};
 
 use super::{
     kernel::{Address, Index, KernelEvent, Link, NeighborState, NextHopObject, Part, Parts, Report},
@@ -94,6 +94,16 @@ pub struct Changes {
 }
 
 impl Changes {
+    /// These and others.
+    pub fn add(&mut self, more: &Self) {
+        self.ports.extend(&more.ports);
+        self.next_hops.extend(&more.next_hops);
+        self.groups.extend(&more.groups);
+        self.prefixes4.extend(&more.prefixes4);
+        self.prefixes6.extend(&more.prefixes6);
+        self.local |= more.local;
+    }
+
     /// Whether there is nothing to publish.
     pub fn is_empty(&self) -> bool {
         self.ports.is_empty()
@@ -238,6 +248,17 @@ impl Rib {
         changes.prefixes4 = std::mem::take(&mut self.v4.changed);
         changes.prefixes6 = std::mem::take(&mut self.v6.changed);
         changes
+    }
+
+    /// All that tables hold besides prefixes.
+    pub fn everything(&self) -> Changes {
+        Changes {
+            ports: (0..self.ports.len() as PortId).collect(),
+            next_hops: (0..MAX_NEXT_HOPS as NextHopId).collect(),
+            groups: (0..self.groups.len() as u16).collect(),
+            local: true,
+            ..Changes::default()
+        }
     }
 
     /// Whether [`Rib::take_changes`] has given everything that has changed.
