@@ -6,6 +6,8 @@ DESTDIR =
 CARGO = cargo
 # Seconds for each fuzz target.
 FUZZ_SECONDS = 20
+# How often `make kill9` kills.
+KILLS = 1000
 # Where cargo puts what it builds.
 TARGET = $${CARGO_TARGET_DIR:-target}
 
@@ -15,6 +17,7 @@ help:
 	@echo 'make run      build, then route made-up traffic and show the live counter (Ctrl-C ends it)'
 	@echo 'make test     every check and test; as root it installs what it needs and tests real interfaces'
 	@echo 'make lab      two hosts and a router in network namespaces: ping, traceroute, iperf3 (as root)'
+	@echo 'make kill9    KILLS=$(KILLS) kills under load, at any moment (as root)'
 	@echo 'make bench    everything measured, into docs/performance.md (as root, on a quiet machine)'
 	@echo 'make bench-follow   following the kernel, with a full Internet table (as root)'
 	@echo 'make fuzz     the fuzz targets, FUZZ_SECONDS=$(FUZZ_SECONDS) each'
@@ -36,6 +39,10 @@ test:
 
 lab:
 	@scripts/lab.sh demo
+
+kill9:
+	@scripts/deps.sh
+	SWEEPD_REQUIRE_LAB=1 SWEEPD_KILLS='$(KILLS)' $(CARGO) test --locked --test lab kills:: -- --nocapture
 
 bench:
 	$(CARGO) build --release --locked --package sweepd --package sweepd-bench
@@ -71,4 +78,4 @@ clean:
 	$(CARGO) clean
 	$(CARGO) clean --manifest-path fuzz/Cargo.toml
 
-.PHONY: all help build run test lab bench bench-follow fuzz freebsd bpf deb man install clean
+.PHONY: all help build run test lab kill9 bench bench-follow fuzz freebsd bpf deb man install clean

@@ -20,6 +20,7 @@ mod filter;
 mod flap;
 mod gateway;
 mod kernel;
+mod kills;
 mod life;
 mod masquerade;
 mod net;
