@@ -25,6 +25,7 @@ pub const DIFFERENCES: &[&Difference] = &[
     &LINK_LOCAL_DESTINATION,
     &HASH_THRESHOLD,
     &OPTION_LENGTH,
+    &OPTION_LENGTH_XDP,
     &TIME_AT_ADDRESS,
     &OPTIONS_BLANKED,
     &OTHER_LINK_LOCAL,
@@ -34,6 +35,8 @@ pub const DIFFERENCES: &[&Difference] = &[
     &SOURCES_OF_THE_HOSTS,
     &UNROUTED_FIRST,
     &QUOTED_AS_IT_LEAVES,
+    &TOLD_AT_ONCE,
+    &STRICT_ELSEWHERE,
 ];
 
 const fn linux(rules: &'static [u32], what: &'static str) -> Difference {
@@ -83,6 +86,11 @@ pub const OPTION_LENGTH: Difference = linux(
     "Points at the type of an option whose length cannot be, not at the length; the RFC leaves it open \
      which of them is wrong.",
 );
+pub const OPTION_LENGTH_XDP: Difference = xdp(
+    &[19],
+    "What is for an address of the router's own goes up to the kernel, which points at the type of such \
+     an option, too.",
+);
 pub const TIME_AT_ADDRESS: Difference = linux(
     &[19],
     "Puts the address of the way in before the time, that of the way out into record route; either is an \
@@ -112,3 +120,10 @@ pub const UNROUTED_FIRST: Difference =
     linux(&[12, 18], "Looks for a route first, and tells a source that fails the check that there is none.");
 pub const QUOTED_AS_IT_LEAVES: Difference =
     linux(&[17], "Quotes the packet in a redirect with the TTL that it leaves with.");
+pub const TOLD_AT_ONCE: Difference =
+    linux(&[17], "Sends a redirect before it asks for the neighbour that the packet then waits for.");
+pub const STRICT_ELSEWHERE: Difference = linux(
+    &[19],
+    "Says of a strict source route whose packet is for somebody else that the destination is the \
+     problem (12/0).",
+);

@@ -65,6 +65,8 @@ pub enum Place {
 pub enum To {
     /// To this host behind this port.
     Host(usize, u8),
+    /// To this host behind this port, by that address of its.
+    Via(usize, u8, &'static str),
     /// To all of these hosts behind this port alike.
     Ways(usize, Vec<u8>),
     Unreachable,
@@ -77,6 +79,8 @@ pub enum To {
 pub enum Switch {
     Sources(ReversePath),
     Redirects(bool),
+    /// Of the whole router, and of the kernel under it.
+    SourceRoutes(bool),
 }
 
 /// A router under test.
@@ -150,6 +154,7 @@ impl Router for Tube {
     fn route(&mut self, prefix: &str, to: &To) {
         let id = match to {
             To::Host(port, host) => hop(self, *port, *host, prefix),
+            To::Via(port, host, address) => self.routes.neighbor(*port, *host, MTUS[*port], address),
             To::Ways(port, hosts) => {
                 let hops: Vec<_> = hosts.iter().map(|host| hop(self, *port, *host, prefix)).collect();
                 return self.routes.ways(prefix, &hops);
@@ -191,6 +196,9 @@ impl Router for Tube {
     }
 
     fn switch(&mut self, switch: Switch) {
+        if let Switch::SourceRoutes(on) = switch {
+            return self.follow_source_routes(on);
+        }
         self.change_ports(|port, table| match switch {
             Switch::Sources(how) if port == 0 => table.reverse_path = how,
             Switch::Redirects(on) if port == 0 => table.redirects = on,

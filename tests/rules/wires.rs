@@ -77,8 +77,9 @@ pub struct Wires {
     died: BTreeMap<&'static str, u64>,
     changes: String,
     undo: Vec<String>,
-    /// Whether sweepd has another configuration than at the start.
-    configured: bool,
+    /// What sweepd is configured with besides what it has at the start: of the daemon, and of its
+    /// first port.
+    keys: [String; 2],
 }
 
 struct Daemon {
@@ -139,7 +140,7 @@ impl Wires {
             died: BTreeMap::new(),
             changes: String::new(),
             undo: Vec::new(),
-            configured: false,
+            keys: Default::default(),
         }
     }
 
@@ -169,8 +170,8 @@ impl Wires {
 
     /// Takes the changes of the test back, whether it passed or not.
     pub fn undo(&mut self) {
-        if self.configured {
-            self.configure("");
+        if std::mem::take(&mut self.keys) != <[String; 2]>::default() {
+            self.configure();
         }
         self.changes.clear();
         for line in std::mem::take(&mut self.undo).into_iter().rev() {
@@ -277,16 +278,15 @@ impl Wires {
         }
     }
 
-    /// Has sweepd read another configuration, until the test ends.
-    fn configure(&mut self, port: &str) {
+    /// Has sweepd read its configuration, with other keys.
+    fn configure(&self) {
         let Some(running) = &self.daemon else { return };
         let dir = running.config.parent().expect("its folder");
-        fs::write(&running.config, configuration(dir, port)).unwrap();
+        fs::write(&running.config, configuration(dir, &self.keys)).unwrap();
         let out =
             command(env!("CARGO_BIN_EXE_sweepd")).args(["reload", "--config"]).arg(&running.config).output();
         let out = out.unwrap();
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        self.configured = !port.is_empty();
     }
 
     fn wait_until_routed_to(&mut self, host: u8) {
@@ -323,6 +323,7 @@ impl Router for Wires {
         };
         let way = match to {
             To::Host(port, host) => format!("{prefix} {}", hop(*port, *host)),
+            To::Via(port, _, address) => format!("{prefix} via {address} dev p{port}"),
             To::Ways(port, hosts) => {
                 let hops = hosts.iter().map(|host| format!(" nexthop {}", hop(*port, *host)));
                 format!("{prefix}{}", hops.collect::<String>())
@@ -343,6 +344,9 @@ impl Router for Wires {
     }
 
     fn neighbor(&mut self, port: usize, address: &str, host: u8) {
+        if hosts(port).contains(&(address.to_owned(), host)) {
+            return;
+        }
         let mac = mac_text(host_mac(port, host));
         self.changes += &format!("ip neigh replace {address} lladdr {mac} dev p{port} nud permanent\n");
         self.undo.push(format!("ip neigh del {address} dev p{port} || true\n"));
@@ -377,23 +381,31 @@ impl Router for Wires {
 
     fn switch(&mut self, switch: Switch) {
         if self.daemon.is_some() {
-            let key = match switch {
-                Switch::Sources(ReversePath::Off) => "urpf = \"off\"".to_owned(),
-                Switch::Sources(ReversePath::Loose) => "urpf = \"loose\"".to_owned(),
-                Switch::Sources(ReversePath::Strict) => "urpf = \"strict\"".to_owned(),
-                Switch::Redirects(on) => format!("redirects = {on}"),
+            let (of, key) = match switch {
+                Switch::Sources(ReversePath::Off) => (1, "urpf = \"off\"\n".to_owned()),
+                Switch::Sources(ReversePath::Loose) => (1, "urpf = \"loose\"\n".to_owned()),
+                Switch::Sources(ReversePath::Strict) => (1, "urpf = \"strict\"\n".to_owned()),
+                Switch::Redirects(on) => (1, format!("redirects = {on}\n")),
+                Switch::SourceRoutes(on) => (0, format!("source_routes = {on}\n")),
             };
-            return self.configure(&key);
+            let name = key.split(' ').next().expect("a key");
+            let others = self.keys[of].lines().filter(|line| !line.starts_with(name));
+            self.keys[of] = others.map(|line| format!("{line}\n")).collect::<String>() + &key;
+            self.configure();
         }
-        let (file, value) = match switch {
-            Switch::Sources(ReversePath::Off) => ("rp_filter", 0),
-            Switch::Sources(ReversePath::Strict) => ("rp_filter", 1),
-            Switch::Sources(ReversePath::Loose) => ("rp_filter", 2),
-            Switch::Redirects(on) => ("send_redirects", u8::from(on)),
+        let (files, value) = match (switch, self.place) {
+            // What comes to an address of the router's is its kernel's, which forwards it then.
+            (Switch::SourceRoutes(on), Place::Xdp) => ("conf/*/accept_source_route ip_forward", u8::from(on)),
+            (Switch::SourceRoutes(on), _) => ("conf/*/accept_source_route", u8::from(on)),
+            (_, Place::Xdp) => return,
+            (Switch::Sources(ReversePath::Off), _) => ("conf/p0/rp_filter", 0),
+            (Switch::Sources(ReversePath::Strict), _) => ("conf/p0/rp_filter", 1),
+            (Switch::Sources(ReversePath::Loose), _) => ("conf/p0/rp_filter", 2),
+            (Switch::Redirects(on), _) => ("conf/p0/send_redirects", u8::from(on)),
         };
-        let file = format!("/proc/sys/net/ipv4/conf/p0/{file}");
-        self.router.sh(&format!("echo {value} >{file}"));
-        self.undo.push(format!("echo 0 >{file}\n"));
+        let set = |value| format!("(cd /proc/sys/net/ipv4; echo {value} | tee {files} >/dev/null)\n");
+        self.router.sh(&set(value));
+        self.undo.push(set(0));
     }
 
     fn limit_errors(&mut self, _: u32, _: u32) -> (u64, u64) {
@@ -451,7 +463,7 @@ impl Daemon {
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).unwrap();
         let (config, log) = (dir.join("sweepd.toml"), dir.join("log"));
-        fs::write(&config, configuration(&dir, "")).unwrap();
+        fs::write(&config, configuration(&dir, &Default::default())).unwrap();
         let stderr = File::create(&log).unwrap();
         // It ends with the thread that started it, which is when the tests do.
         let path = config.clone();
@@ -487,13 +499,13 @@ fn takes_redirected(interface: &str) -> OwnedFd {
     bpf::attach(program.as_fd(), index, bpf::AttachMode::Native).unwrap()
 }
 
-/// sweepd's configuration, with more keys of the first port.
-fn configuration(dir: &Path, port: &str) -> String {
+/// sweepd's configuration, with more keys of the daemon and of the first port.
+fn configuration(dir: &Path, [daemon, port]: &[String; 2]) -> String {
     // A check of sources would change what happens at the end, for which sweepd had to be restarted.
     let dir = dir.join("run");
-    let mut text = format!("[daemon]\nruntime_dir = {dir:?}\non_exit = \"forward\"\n");
+    let mut text = format!("[daemon]\nruntime_dir = {dir:?}\non_exit = \"forward\"\n{daemon}");
     for k in 0..PORTS {
-        let more = if k == 0 { port } else { "" };
+        let more = if k == 0 { port.as_str() } else { "" };
         text += &format!("[[port]]\nname = \"p{k}\"\ndevice = \"xdp:p{k}\"\n{more}\n");
     }
     text
@@ -506,16 +518,9 @@ fn set_up_port(k: usize) -> String {
         lines +=
             &format!("ip addr add {address} dev p{k} {}\n", if address.contains(':') { "nodad" } else { "" });
     }
-    for host in HOSTS {
+    for (address, host) in hosts(k) {
         let mac = mac_text(host_mac(k, host));
-        lines += &format!("ip neigh replace 10.0.{k}.{host} lladdr {mac} dev p{k} nud permanent\n");
-        if MTUS[k] >= 1280 {
-            lines += &format!("ip neigh replace 2001:db8:{k}::{host} lladdr {mac} dev p{k} nud permanent\n");
-            lines += &format!("ip neigh replace fe80::{host} lladdr {mac} dev p{k} nud permanent\n");
-            for other in ["fe80::77", "fe80::1:9"] {
-                lines += &format!("ip neigh replace {other} lladdr {mac} dev p{k} nud permanent\n");
-            }
-        }
+        lines += &format!("ip neigh replace {address} lladdr {mac} dev p{k} nud permanent\n");
     }
     for (prefix, port) in crate::router::NETWORKS {
         if *port == k {
@@ -524,4 +529,16 @@ fn set_up_port(k: usize) -> String {
         }
     }
     lines
+}
+
+/// The neighbours that are always known behind port `k`: address and host.
+fn hosts(k: usize) -> Vec<(String, u8)> {
+    let mut all: Vec<_> = HOSTS.iter().map(|&host| (format!("10.0.{k}.{host}"), host)).collect();
+    if MTUS[k] >= 1280 {
+        for host in HOSTS {
+            all.extend([(format!("2001:db8:{k}::{host}"), host), (format!("fe80::{host}"), host)]);
+        }
+        all.extend(["fe80::77", "fe80::1:9"].map(|other| (other.to_owned(), 9)));
+    }
+    all
 }
