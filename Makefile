@@ -8,6 +8,8 @@ CARGO = cargo
 FUZZ_SECONDS = 20
 # How often `make kill9` kills.
 KILLS = 1000
+# Seconds of `make soak`.
+SOAK_SECONDS = 3600
 # Where cargo puts what it builds.
 TARGET = $${CARGO_TARGET_DIR:-target}
 
@@ -18,6 +20,7 @@ help:
 	@echo 'make test     every check and test; as root it installs what it needs and tests real interfaces'
 	@echo 'make lab      two hosts and a router in network namespaces: ping, traceroute, iperf3 (as root)'
 	@echo 'make kill9    KILLS=$(KILLS) kills under load, at any moment (as root)'
+	@echo 'make soak     everything that can go wrong at once, for SOAK_SECONDS=$(SOAK_SECONDS) (as root)'
 	@echo 'make bench    everything measured, into docs/performance.md (as root, on a quiet machine)'
 	@echo 'make bench-follow   following the kernel, with a full Internet table (as root)'
 	@echo 'make fuzz     the fuzz targets, FUZZ_SECONDS=$(FUZZ_SECONDS) each'
@@ -43,6 +46,10 @@ lab:
 kill9:
 	@scripts/deps.sh
 	SWEEPD_REQUIRE_LAB=1 SWEEPD_KILLS='$(KILLS)' $(CARGO) test --locked --test lab kills:: -- --nocapture
+
+soak:
+	@scripts/deps.sh
+	SWEEPD_REQUIRE_LAB=1 SWEEPD_SOAK_SECONDS='$(SOAK_SECONDS)' $(CARGO) test --locked --test lab soak:: -- --nocapture
 
 bench:
 	$(CARGO) build --release --locked --package sweepd --package sweepd-bench
@@ -78,4 +85,4 @@ clean:
 	$(CARGO) clean
 	$(CARGO) clean --manifest-path fuzz/Cargo.toml
 
-.PHONY: all help build run test lab kill9 bench bench-follow fuzz freebsd bpf deb man install clean
+.PHONY: all help build run test lab kill9 soak bench bench-follow fuzz freebsd bpf deb man install clean

@@ -47,10 +47,7 @@ impl Moment {
             up_to(random, START);
             return router.log().contains(": forwarding\n");
         }
-        wait_for("it forwards", || {
-            assert!(router.is_running(), "it ended: {}", router.log());
-            router.log().contains(": forwarding\n")
-        });
+        lab.wait_for_start(router);
         if self == Self::Reload {
             // One port more or less, and a route.
             let route =

@@ -16,6 +16,7 @@ mod daemons;
 mod errors;
 mod express;
 mod fail_open;
+mod faulty;
 mod filter;
 mod flap;
 mod gateway;
@@ -30,6 +31,7 @@ mod ports;
 mod routing;
 #[path = "../common/rtnetlink.rs"]
 mod rtnetlink;
+mod soak;
 mod sockets;
 mod through;
 mod trouble;

@@ -1,6 +1,7 @@
 //! Namespaces, the hosts and the router in them, and the sweepd that runs in the router's.
 
 use std::{
+    ffi::OsString,
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -256,10 +257,7 @@ impl Lab {
     #[track_caller]
     pub fn start_configured(&self) -> Router {
         let mut router = self.launch("");
-        wait_for("sweepd forwards", || {
-            assert!(router.child.try_wait().unwrap().is_none(), "it ended: {}", router.log());
-            router.log().contains(": forwarding\n")
-        });
+        self.wait_for_start(&mut router);
         router
     }
 
@@ -271,18 +269,33 @@ impl Lab {
     /// As [`Lab::launch`], from a copy of the binary.
     pub fn launch_binary(&self, binary: &Path, prefix: &str) -> Router {
         let config = self.dir.path().join("sweepd.toml");
+        let mut command = prefix.split_whitespace().map(OsString::from).collect::<Vec<_>>();
+        command.extend(
+            [binary.as_os_str(), "run".as_ref(), "--config".as_ref(), config.as_os_str()].map(OsString::from),
+        );
+        self.launch_command(&command)
+    }
+
+    /// Starts what serves as the router, whatever it is.
+    pub fn launch_command(&self, command: &[OsString]) -> Router {
         let log = self.dir.path().join("log");
         let child = Command::new("ip")
             .args(["netns", "exec", &self.r()])
-            .args(prefix.split_whitespace())
-            .arg(binary)
-            .args(["run", "--config"])
-            .arg(config)
+            .args(command)
             .stdout(Stdio::null())
             .stderr(File::create(&log).unwrap())
             .spawn()
             .unwrap();
         Router { child, log, runtime_dir: self.runtime_dir() }
+    }
+
+    /// Waits until what was launched forwards.
+    #[track_caller]
+    pub fn wait_for_start(&self, router: &mut Router) {
+        wait_for("sweepd forwards", || {
+            assert!(router.is_running(), "it ended: {}", router.log());
+            router.log().contains(": forwarding\n")
+        });
     }
 
     /// Whether a host's packets reach another: no other way but through sweepd.

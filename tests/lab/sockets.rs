@@ -91,7 +91,8 @@ impl Sender {
         Self::every(Duration::ZERO, lab, host, to, port)
     }
 
-    fn every(pause: Duration, lab: &Lab, host: u32, to: &str, port: u16) -> Self {
+    /// One every `pause`, or a little less often.
+    pub fn every(pause: Duration, lab: &Lab, host: u32, to: &str, port: u16) -> Self {
         let to = SocketAddr::new(to.parse().unwrap(), port);
         let socket = client(lab, host, to.ip());
         let done = Arc::new(AtomicBool::new(false));

@@ -215,6 +215,10 @@ impl Work {
         }
         for (id, state) in (0..).zip(&mut self.ports) {
             let (Some(state), Some(port)) = (state, self.rib.port(id)) else { continue };
+            // One that is being taken away has no name any more; of one without device more is said.
+            if port.name.is_empty() || state.gone.is_some() {
+                continue;
+            }
             // Whoever starts or adds a port knows that it is to be up.
             match (state.told_up.replace(port.up).unwrap_or(true), port.up) {
                 (true, false) => {
