@@ -37,6 +37,7 @@ pub const DIFFERENCES: &[&Difference] = &[
     &QUOTED_AS_IT_LEAVES,
     &TOLD_AT_ONCE,
     &STRICT_ELSEWHERE,
+    &TAGS_OF_NO_VLAN,
 ];
 
 const fn linux(rules: &'static [u32], what: &'static str) -> Difference {
@@ -127,3 +128,4 @@ pub const STRICT_ELSEWHERE: Difference = linux(
     "Says of a strict source route whose packet is for somebody else that the destination is the \
      problem (12/0).",
 );
+pub const TAGS_OF_NO_VLAN: Difference = linux(&[102], "Takes any number of tags with VID 0 off a frame.");

@@ -21,7 +21,8 @@ and Linux's own forwarding without any sweepd (*Linux*), which shows that the te
 but the rules. Those of `src/` test the function that does it.
 
 *Kept*: every test passes, or the build fails. *Differs*: kept as the last column says; for xdp and
-Linux, as the list below says. *Part*: some of the rule's tests do not run there. *Not yet*: not kept.
+Linux, as the list below says. *Part*: some of the rule's tests do not run there. *Not run*: none of
+them does. *Not yet*: not kept.
 The tests of address translation run between pipes with one worker, two and four, and the packets of a
 flow come in by all their rings in turn. Numbers from 101 are this program's own, for what is below IP.
 
@@ -39,12 +40,14 @@ Each of these is expected by a test, which fails when there is no difference any
 ";
 
 const ALONE_INTRO: &str = "
-## What runs between pipes only
+## What does not run everywhere
 
-Tests, or parts of them, that do not run on `xdp:` ports and on Linux, with the reason.
+Tests, or parts of them, that do not run on `xdp:` ports or on Linux, with the reason. VLANs on `xdp:`
+ports are the configuration's sub-ports: frames come and go with their tags, and the built-in host
+answers. Nothing here has shown a sub-port that is a kernel's VLAN interface.
 
-| test | reason |
-|---|---|
+| test | not on | reason |
+|---|---|---|
 ";
 
 fn root() -> &'static Path {
@@ -77,12 +80,19 @@ fn function(line: &str) -> Option<&str> {
     line.trim().strip_prefix("fn ").and_then(|rest| rest.split('(').next())
 }
 
-/// A test: what it shows, whether it runs everywhere, and why parts of it do not.
+/// A test: what it shows, where it runs besides the pipes, and why parts of it do not.
 struct Test {
     name: String,
     rules: Vec<u32>,
-    everywhere: bool,
+    xdp: bool,
+    linux: bool,
     alone: Vec<String>,
+}
+
+impl Test {
+    fn runs(&self, place: Place) -> bool {
+        if place == Place::Xdp { self.xdp } else { self.linux }
+    }
 }
 
 /// The tests of this file, by what their bodies say.
@@ -92,7 +102,10 @@ fn tests_of(file: &Path) -> Vec<Test> {
     for (rule, name) in cited(file) {
         match tests.last_mut().filter(|last| last.name == name) {
             Some(last) => last.rules.push(rule),
-            None => tests.push(Test { name, rules: vec![rule], everywhere: false, alone: Vec::new() }),
+            None => {
+                let rules = vec![rule];
+                tests.push(Test { name, rules, xdp: false, linux: false, alone: Vec::new() });
+            }
         }
     }
     let of_the_file =
@@ -101,17 +114,18 @@ fn tests_of(file: &Path) -> Vec<Test> {
         let function = test.name.trim_matches('`').split_once("::").expect("a module").1;
         let body = text.split(&format!("fn {function}()")).nth(1).expect("its body");
         let body = body.split("\n}").next().expect("a first part");
-        test.everywhere = body.contains("everywhere(");
+        test.linux = body.contains("everywhere(");
+        test.xdp = test.linux || body.contains("on_trunks(");
         let why = |call: &str| {
             let calls: Vec<_> = body.split(call).skip(1).collect();
             calls.into_iter().map(|rest| rest.split('"').next().expect("a reason").to_owned())
         };
         test.alone = why("alone(\"").chain(why(".tube(\"")).collect();
         test.alone.dedup();
-        if let (false, Some(why)) = (test.everywhere, &of_the_file) {
+        if let (false, Some(why)) = (test.xdp, &of_the_file) {
             test.alone.push(why.clone());
         }
-        assert!(test.everywhere || !test.alone.is_empty(), "{} does not say why it is alone", test.name);
+        assert!(test.xdp || !test.alone.is_empty(), "{} does not say why it is alone", test.name);
     }
     tests
 }
@@ -122,8 +136,9 @@ fn result_in(place: Place, rule: u32, tests: &[Test]) -> &'static str {
     if DIFFERENCES.iter().any(|d| d.place == place && d.rules.contains(&rule)) {
         return "differs";
     }
-    match (of.clone().any(|test| test.everywhere), of.all(|test| test.alone.is_empty())) {
-        (false, _) => "",
+    let all = of.clone().all(|test| test.runs(place) && test.alone.is_empty());
+    match (of.any(|test| test.runs(place)), all) {
+        (false, _) => "not run",
         (true, false) => "part",
         (true, true) => "kept",
     }
@@ -138,9 +153,12 @@ fn tables_besides(tests: &[Test]) -> String {
     }
     text += ALONE_INTRO;
     for test in tests {
-        let whole = if test.everywhere { "a part of " } else { "" };
+        let whole = if test.xdp { "a part of " } else { "" };
         for why in &test.alone {
-            writeln!(text, "| {whole}{} | {why} |", test.name).unwrap();
+            writeln!(text, "| {whole}{} | xdp, Linux | {why} |", test.name).unwrap();
+        }
+        if test.xdp && !test.linux {
+            writeln!(text, "| {} | Linux | no kernel at hand has VLAN interfaces |", test.name).unwrap();
         }
     }
     text

@@ -22,12 +22,15 @@ mod namespace;
 mod neighbors;
 mod options;
 mod paths;
+#[cfg(target_os = "linux")]
+mod plan;
 mod reverse_path;
 mod router;
 mod six;
 mod switches;
 mod translation;
 mod translation_icmp;
+mod trunk;
 mod vlan;
 #[cfg(target_os = "linux")]
 mod wires;

@@ -3,7 +3,7 @@
 
 use std::{
     fs::File,
-    io::{self, Read, Write},
+    io::{self, Write},
     os::fd::{AsFd, AsRawFd, BorrowedFd},
     process::Command,
     sync::mpsc,
@@ -87,6 +87,18 @@ impl FarEnd {
         };
         bind(fd.as_raw_fd(), &address.unwrap()).unwrap();
         setsockopt(&fd, RcvBufForce, &(8 << 20)).unwrap();
+        let (on, len) = (1 as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
+        // SAFETY: the value is alive and of the length given.
+        let set = unsafe {
+            libc::setsockopt(
+                fd.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_AUXDATA,
+                (&raw const on).cast(),
+                len,
+            )
+        };
+        assert_eq!(set, 0);
         Self(File::from(fd))
     }
 
@@ -95,14 +107,37 @@ impl FarEnd {
         assert_eq!(n, frame.len());
     }
 
-    /// The next frame that has come.
+    /// The next frame that has come, with all its tags: the kernel takes the first one out of it and
+    /// hands it over beside the frame.
     pub fn receive(&mut self) -> Option<Vec<u8>> {
-        let mut bytes = [0; 2048];
-        match self.0.read(&mut bytes) {
-            Ok(n) => Some(bytes[..n].to_vec()),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => None,
-            Err(e) => panic!("a far end: {e}"),
+        let (mut bytes, mut beside) = ([0u8; 2048], [0u64; 16]);
+        let mut place = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: all zeroes are a message without anything.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        (message.msg_iov, message.msg_iovlen) = (&raw mut place, 1);
+        (message.msg_control, message.msg_controllen) =
+            (beside.as_mut_ptr().cast(), size_of_val(&beside) as _);
+        // SAFETY: the message leads to memory that is alive, of the lengths given.
+        let n = unsafe { libc::recvmsg(self.0.as_raw_fd(), &raw mut message, 0) };
+        let n = match usize::try_from(n) {
+            Ok(n) => n,
+            Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock => return None,
+            Err(_) => panic!("a far end: {}", io::Error::last_os_error()),
+        };
+        let mut frame = bytes[..n].to_vec();
+        // SAFETY: the kernel has filled the message in.
+        let first = unsafe { libc::CMSG_FIRSTHDR(&raw const message).as_ref() };
+        if let Some(first) = first
+            && (first.cmsg_level, first.cmsg_type) == (libc::SOL_PACKET, libc::PACKET_AUXDATA)
+        {
+            // SAFETY: that is what such a header has behind it.
+            let data = unsafe { libc::CMSG_DATA(first).cast::<libc::tpacket_auxdata>().read_unaligned() };
+            if data.tp_status & libc::TP_STATUS_VLAN_VALID != 0 {
+                let tag = [data.tp_vlan_tpid.to_be_bytes(), data.tp_vlan_tci.to_be_bytes()];
+                frame.splice(12..12, tag.concat());
+            }
         }
+        Some(frame)
     }
 }
 
@@ -115,6 +150,10 @@ impl AsFd for FarEnd {
 /// What the router's kernel says without having been asked: multicast listener reports, IGMP, router
 /// solicitations; and its questions for neighbours.
 pub fn is_chatter(frame: &[u8]) -> bool {
+    // Behind whatever tags there are.
+    if frame.len() >= 18 && matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]) {
+        return is_chatter(&[&frame[..12], &frame[16..]].concat());
+    }
     let byte = |at: usize| frame.get(at).copied().unwrap_or(0);
     match (byte(0), byte(12), byte(13)) {
         (0x33, 0x86, 0xdd) if byte(20) == 0 => byte(54) == 58,

@@ -74,7 +74,8 @@ pub enum To {
     Blackhole,
 }
 
-/// What a router does or does not, by configuration; at port 0 where it is a port's.
+/// What a router does or does not, by configuration; at port 0 where it is a port's, or at the first
+/// sub-port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Switch {
     Sources(ReversePath),
@@ -126,6 +127,9 @@ pub trait Router {
     /// Host `host` behind `port` is known from now on, 10.0.`port`.`host` and its IPv6 address; gives
     /// the `frames` frames that have waited for that.
     fn resolves(&mut self, port: usize, host: u8, frames: usize) -> Vec<(usize, Vec<u8>)>;
+
+    /// What a port has counted, ever: packets and bytes received, packets and bytes sent.
+    fn totals(&self, port: usize) -> [u64; 4];
 
     /// The worker itself, for what can be seen nowhere else; `why` says why that is.
     fn tube(&mut self, why: &'static str) -> Option<&mut Tube> {
@@ -199,10 +203,15 @@ impl Router for Tube {
         if let Switch::SourceRoutes(on) = switch {
             return self.follow_source_routes(on);
         }
-        self.change_ports(|port, table| match switch {
-            Switch::Sources(how) if port == 0 => table.reverse_path = how,
-            Switch::Redirects(on) if port == 0 => table.redirects = on,
-            _ => {}
+        // Of a router with sub-ports, which come last, the first of them.
+        let first_sub = self.peers.len();
+        self.change_ports(|port, table| {
+            let switched = (port == 0 && table.trunk.is_none()) || (port == first_sub && table.sub.is_some());
+            match switch {
+                Switch::Sources(how) if switched => table.reverse_path = how,
+                Switch::Redirects(on) if switched => table.redirects = on,
+                _ => {}
+            }
         });
     }
 
@@ -230,6 +239,11 @@ impl Router for Tube {
         let out = self.arrivals();
         assert_eq!(out.len(), frames);
         out
+    }
+
+    fn totals(&self, port: usize) -> [u64; 4] {
+        let of = &self.stats.snapshot()[port];
+        [of.rx_packets, of.rx_bytes, of.tx_packets, of.tx_bytes]
     }
 
     fn tube(&mut self, _: &'static str) -> Option<&mut Tube> {
@@ -285,11 +299,12 @@ pub fn router() -> Tube {
 pub fn everywhere(test: impl Fn(&mut dyn Router)) {
     test(&mut router());
     #[cfg(target_os = "linux")]
-    on_real_interfaces(test);
+    on_real_interfaces(&[Place::Xdp, Place::Kernel].map(|place| (crate::plan::Plan::Plain, place)), test);
 }
 
+/// Runs a test on these routers, or says what is missing for that.
 #[cfg(target_os = "linux")]
-fn on_real_interfaces(test: impl Fn(&mut dyn Router)) {
+pub fn on_real_interfaces(routers: &[(crate::plan::Plan, Place)], test: impl Fn(&mut dyn Router)) {
     if let Some(missing) = crate::wires::missing() {
         let required = std::env::var_os("SWEEPD_REQUIRE_LAB").is_some_and(|value| value == "1");
         assert!(!required, "SWEEPD_REQUIRE_LAB=1, but real interfaces need {missing}");
@@ -297,8 +312,8 @@ fn on_real_interfaces(test: impl Fn(&mut dyn Router)) {
         return;
     }
     let _pinned = crate::namespace::Pinned::new();
-    for place in [Place::Xdp, Place::Kernel] {
-        let mut wires = crate::wires::of(place);
+    for &(plan, place) in routers {
+        let mut wires = crate::wires::of(plan, place);
         let result = catch_unwind(AssertUnwindSafe(|| {
             test(&mut *wires);
             wires.finish();

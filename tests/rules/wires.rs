@@ -26,13 +26,14 @@ use sweepd::{forward::verdict::Verdict, stats::read::StatsReader, tables::Revers
 use crate::common::{host_mac, port_mac};
 use crate::namespace::{FarEnd, Namespace, command, is_chatter, mac_text};
 use crate::packets::{Ip4, checksum};
-use crate::router::{HOSTS, MTUS, NEAR, Place, Router, Switch, To, addresses, to_router};
+use crate::plan::Plan;
+use crate::router::{NEAR, Place, Router, Switch, To, to_router};
+use crate::trunk;
 
 /// Longest time until something that must happen has happened, on a machine that is busy.
 const SOON: Duration = Duration::from_secs(10);
 /// Frames that go in before the next markers.
 const CHUNK: usize = 64;
-const PORTS: usize = MTUS.len();
 
 /// Why the interfaces cannot be made here, if so.
 pub fn missing() -> Option<String> {
@@ -48,17 +49,21 @@ pub fn missing() -> Option<String> {
 }
 
 /// The router of that place, made when it is first asked for, for one test at a time.
-pub fn of(place: Place) -> MutexGuard<'static, Wires> {
-    static XDP: OnceLock<Mutex<Wires>> = OnceLock::new();
-    static KERNEL: OnceLock<Mutex<Wires>> = OnceLock::new();
-    let cell = if place == Place::Xdp { &XDP } else { &KERNEL };
-    let mut wires = cell.get_or_init(|| Mutex::new(Wires::new(place))).lock();
+pub fn of(plan: Plan, place: Place) -> MutexGuard<'static, Wires> {
+    static ALL: [OnceLock<Mutex<Wires>>; 3] = [const { OnceLock::new() }; 3];
+    let cell = match (plan, place) {
+        (Plan::Plain, Place::Xdp) => &ALL[0],
+        (Plan::Plain, _) => &ALL[1],
+        (Plan::Trunk, _) => &ALL[2],
+    };
+    let mut wires = cell.get_or_init(|| Mutex::new(Wires::new(plan, place))).lock();
     wires.begin();
     wires
 }
 
 /// The router, its far ends, and sweepd when it runs there.
 pub struct Wires {
+    plan: Plan,
     place: Place,
     router: Namespace,
     _far: Namespace,
@@ -77,8 +82,8 @@ pub struct Wires {
     died: BTreeMap<&'static str, u64>,
     changes: String,
     undo: Vec<String>,
-    /// What sweepd is configured with besides what it has at the start: of the daemon, and of its
-    /// first port.
+    /// What sweepd is configured with besides what it has at the start: of the daemon, and of the
+    /// port that has switches.
     keys: [String; 2],
 }
 
@@ -90,7 +95,7 @@ struct Daemon {
 }
 
 impl Wires {
-    fn new(place: Place) -> Self {
+    fn new(plan: Plan, place: Place) -> Self {
         let (router, far) = (Namespace::new(), Namespace::new());
         let off = "tx off rx off gro off tso off gso off";
         router.sh("cd /proc/sys/net
@@ -100,7 +105,7 @@ impl Wires {
              echo 0 | tee ipv4/conf/*/rp_filter ipv4/conf/*/send_redirects \
                  ipv4/conf/*/accept_source_route ipv4/icmp_ratemask ipv6/icmp/ratelimit >/dev/null");
         far.sh("echo 1 | tee /proc/sys/net/ipv6/conf/*/disable_ipv6 >/dev/null");
-        for (k, mtu) in MTUS.iter().enumerate() {
+        for (k, mtu) in plan.mtus().iter().enumerate() {
             let mac = mac_text(port_mac(k));
             router.sh(&format!(
                 "ip link add p{k} address {mac} type veth peer name f{k}
@@ -111,10 +116,11 @@ impl Wires {
             ));
             far.sh(&format!("ip link set f{k} up"));
         }
-        router.sh(&(0..PORTS).map(set_up_port).collect::<String>());
-        let ends = far.run(|| (0..PORTS).map(|k| FarEnd::open(&format!("f{k}"))).collect());
+        let ports = plan.mtus().len();
+        router.sh(&(0..ports).map(|k| plan.set_up_port(k)).collect::<String>());
+        let ends = far.run(move || (0..ports).map(|k| FarEnd::open(&format!("f{k}"))).collect());
         let takers = if place == Place::Xdp {
-            far.run(|| (0..PORTS).map(|k| takes_redirected(&format!("f{k}"))).collect())
+            far.run(move || (0..ports).map(|k| takes_redirected(&format!("f{k}"))).collect())
         } else {
             Vec::new()
         };
@@ -125,8 +131,9 @@ impl Wires {
              echo 0 | tee /proc/sys/net/ipv4/conf/*/send_redirects \
                  /proc/sys/net/ipv4/conf/*/accept_source_route >/dev/null"
         ));
-        let daemon = (place == Place::Xdp).then(|| Daemon::start(&router));
+        let daemon = (place == Place::Xdp).then(|| Daemon::start(plan, &router));
         Self {
+            plan,
             place,
             router,
             _far: far,
@@ -213,7 +220,7 @@ impl Wires {
         frames.iter().for_each(|frame| self.put(port, frame));
         self.marker += 1;
         let mark = [&b"the marker"[..], &self.marker.to_be_bytes()].concat();
-        for k in 0..PORTS {
+        for k in 0..self.ends.len() {
             let mut packet = Ip4::udp(NEAR, &format!("10.0.{k}.9"), 0);
             packet.payload.extend(&mark);
             // With an option that says nothing a worker has to send it: behind all before it, while
@@ -221,7 +228,7 @@ impl Wires {
             packet.options = vec![1; 4];
             self.put(port, &to_router(port, &packet.build()));
         }
-        *self.aside.entry("forwarded").or_default() += PORTS as u64;
+        *self.aside.entry("forwarded").or_default() += self.ends.len() as u64;
         let mut echo = Ip4::udp(&format!("10.0.{port}.9"), &format!("10.0.{port}.1"), 0);
         (echo.protocol, echo.payload) = (1, [&[8, 0, 0, 0, 0, 0, 0, 0], &mark[..]].concat());
         let sum = checksum(&echo.payload).to_be_bytes();
@@ -232,7 +239,7 @@ impl Wires {
     }
 
     fn collect(&mut self, port: usize, mark: &[u8]) -> Vec<(usize, Vec<u8>)> {
-        let mut waiting = [1; PORTS];
+        let mut waiting = vec![1; self.ends.len()];
         waiting[port] += 1;
         let (mut came, start) = (Vec::new(), Instant::now());
         loop {
@@ -246,7 +253,7 @@ impl Wires {
                     }
                 }
             }
-            if waiting == [0; PORTS] {
+            if waiting.iter().all(|n| *n == 0) {
                 came.sort_by_key(|(k, _)| *k);
                 return came;
             }
@@ -282,7 +289,7 @@ impl Wires {
     fn configure(&self) {
         let Some(running) = &self.daemon else { return };
         let dir = running.config.parent().expect("its folder");
-        fs::write(&running.config, configuration(dir, &self.keys)).unwrap();
+        fs::write(&running.config, self.plan.configuration(dir, &self.keys)).unwrap();
         let out =
             command(env!("CARGO_BIN_EXE_sweepd")).args(["reload", "--config"]).arg(&running.config).output();
         let out = out.unwrap();
@@ -344,7 +351,7 @@ impl Router for Wires {
     }
 
     fn neighbor(&mut self, port: usize, address: &str, host: u8) {
-        if hosts(port).contains(&(address.to_owned(), host)) {
+        if self.plan.hosts(port).contains(&(address.to_owned(), host)) {
             return;
         }
         let mac = mac_text(host_mac(port, host));
@@ -443,11 +450,22 @@ impl Router for Wires {
     }
 
     fn resolves(&mut self, port: usize, host: u8, frames: usize) -> Vec<(usize, Vec<u8>)> {
-        for address in [format!("10.0.{port}.{host}"), format!("2001:db8:{port}::{host}")] {
-            self.neighbor(port, &address, host);
+        if port < self.ends.len() {
+            for address in [format!("10.0.{port}.{host}"), format!("2001:db8:{port}::{host}")] {
+                self.neighbor(port, &address, host);
+            }
+            let lines = std::mem::take(&mut self.changes);
+            self.router.sh(&lines);
+        } else {
+            // Here it is sweepd that asks.
+            let reply = trunk::arp(port, 2, host, [10, 0, port as u8, 1]);
+            let came = self.send(trunk::rings_of(port), &[reply]);
+            *self.aside.entry("answered").or_default() += 1;
+            if came.len() >= frames {
+                return came;
+            }
+            assert_eq!(came, []);
         }
-        let lines = std::mem::take(&mut self.changes);
-        self.router.sh(&lines);
         let (mut came, start) = (Vec::new(), Instant::now());
         while came.len() < frames {
             assert!(start.elapsed() < SOON, "only {} frames come", came.len());
@@ -455,15 +473,23 @@ impl Router for Wires {
         }
         came
     }
+
+    fn totals(&self, port: usize) -> [u64; 4] {
+        self.raw();
+        let Some(daemon) = &self.daemon else { return [0; 4] };
+        let all = daemon.counters.snapshot();
+        let port = all.iter().find(|of| of.name == self.plan.name(port)).expect("it is there");
+        [port.rx_packets, port.rx_bytes, port.tx_packets, port.tx_bytes]
+    }
 }
 
 impl Daemon {
-    fn start(router: &Namespace) -> Self {
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rules");
+    fn start(plan: Plan, router: &Namespace) -> Self {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("rules-{plan:?}").to_lowercase());
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).unwrap();
         let (config, log) = (dir.join("sweepd.toml"), dir.join("log"));
-        fs::write(&config, configuration(&dir, &Default::default())).unwrap();
+        fs::write(&config, plan.configuration(&dir, &Default::default())).unwrap();
         let stderr = File::create(&log).unwrap();
         // It ends with the thread that started it, which is when the tests do.
         let path = config.clone();
@@ -497,48 +523,4 @@ fn takes_redirected(interface: &str) -> OwnedFd {
     // r0 = XDP_PASS; exit
     let program = bpf::load("passes", &[2 << 32 | 0xb7, 0x95]).unwrap();
     bpf::attach(program.as_fd(), index, bpf::AttachMode::Native).unwrap()
-}
-
-/// sweepd's configuration, with more keys of the daemon and of the first port.
-fn configuration(dir: &Path, [daemon, port]: &[String; 2]) -> String {
-    // A check of sources would change what happens at the end, for which sweepd had to be restarted.
-    let dir = dir.join("run");
-    let mut text = format!("[daemon]\nruntime_dir = {dir:?}\non_exit = \"forward\"\n{daemon}");
-    for k in 0..PORTS {
-        let more = if k == 0 { port.as_str() } else { "" };
-        text += &format!("[[port]]\nname = \"p{k}\"\ndevice = \"xdp:p{k}\"\n{more}\n");
-    }
-    text
-}
-
-/// The addresses of a port, and its hosts.
-fn set_up_port(k: usize) -> String {
-    let mut lines = String::new();
-    for address in addresses(k) {
-        lines +=
-            &format!("ip addr add {address} dev p{k} {}\n", if address.contains(':') { "nodad" } else { "" });
-    }
-    for (address, host) in hosts(k) {
-        let mac = mac_text(host_mac(k, host));
-        lines += &format!("ip neigh replace {address} lladdr {mac} dev p{k} nud permanent\n");
-    }
-    for (prefix, port) in crate::router::NETWORKS {
-        if *port == k {
-            let via = if prefix.contains(':') { format!("2001:db8:{k}::9") } else { format!("10.0.{k}.9") };
-            lines += &format!("ip route add {prefix} via {via} dev p{k}\n");
-        }
-    }
-    lines
-}
-
-/// The neighbours that are always known behind port `k`: address and host.
-fn hosts(k: usize) -> Vec<(String, u8)> {
-    let mut all: Vec<_> = HOSTS.iter().map(|&host| (format!("10.0.{k}.{host}"), host)).collect();
-    if MTUS[k] >= 1280 {
-        for host in HOSTS {
-            all.extend([(format!("2001:db8:{k}::{host}"), host), (format!("fe80::{host}"), host)]);
-        }
-        all.extend(["fe80::77", "fe80::1:9"].map(|other| (other.to_owned(), 9)));
-    }
-    all
 }

@@ -203,19 +203,27 @@ fn our_mac(a: &mut Asm) {
     a.label("not ours");
 }
 
-/// Gives the worker all frames of a VLAN that the host has no interface for.
+/// Gives the worker all frames of a VLAN that the host has no interface for; its tag may stand behind
+/// one with VID 0.
 fn whole_vlan(a: &mut Asm) {
-    a.load(U16, R3, R7, 12);
-    a.jump_if(R3, Equal, net16(0x8100), "whose");
-    a.jump_if(R3, NotEqual, net16(0x88a8), "not whole");
-    a.label("whose");
-    a.lea(R2, R7, 18);
-    a.jump_if(R2, Above, R8, "pass");
-    a.load(U16, R4, R7, 14);
-    a.net_to_host16(R4);
-    a.alu(And, R4, 0xfff);
-    vlan_bit(a, Settings::WHOLE);
-    a.jump_if(R1, NotEqual, 0, "worker");
+    for (at, this, is_tag, next) in
+        [(12, "outer", "outer is a tag", "behind it"), (16, "behind it", "a tag behind it", "not whole")]
+    {
+        a.label(this);
+        a.load(U16, R3, R7, at);
+        a.jump_if(R3, Equal, net16(0x8100), is_tag);
+        a.jump_if(R3, NotEqual, net16(0x88a8), "not whole");
+        a.label(is_tag);
+        a.lea(R2, R7, i32::from(at) + 6);
+        a.jump_if(R2, Above, R8, "pass");
+        a.load(U16, R4, R7, at + 2);
+        a.net_to_host16(R4);
+        a.alu(And, R4, 0xfff);
+        a.jump_if(R4, Equal, 0, next);
+        vlan_bit(a, Settings::WHOLE);
+        a.jump_if(R1, NotEqual, 0, "worker");
+        a.jump("not whole");
+    }
     a.label("not whole");
 }
 

@@ -55,9 +55,15 @@ use Way::{Up, Worker};
 fn expected(frame: &[u8]) -> Way {
     fn rules(frame: &[u8]) -> Option<Way> {
         let is_tag = |kind: [u8; 2]| kind == [0x81, 0] || kind == [0x88, 0xa8];
-        let outer = frame.get(12..14)?.try_into().ok()?;
-        if is_tag(outer) && u16::from_be_bytes([frame.get(14..18)?[0], frame[15]]) & 0xfff == WHOLE {
-            return Some(Worker);
+        for at in [12, 16] {
+            if !is_tag(frame.get(at..at + 2)?.try_into().ok()?) {
+                break;
+            }
+            match net16_at(frame.get(at + 2..at + 6)?, 0) & 0xfff {
+                WHOLE => return Some(Worker),
+                0 => {}
+                _ => break,
+            }
         }
         let mut at = 14;
         let mut kind: [u8; 2] = frame.get(12..14)?.try_into().ok()?;
@@ -424,6 +430,20 @@ fn cases() -> Vec<(&'static str, Vec<u8>, Way)> {
             Worker,
         ),
         ("a VLAN without the host, cut short", ethernet(MAC, 0x8100, &[0, 7, 8]), Up),
+        (
+            "a VLAN without the host behind a priority tag, for another station",
+            ethernet([2, 0, 0, 0, 0, 2], 0x8100, &tag(0, 0x8100, &tag(WHOLE, 0x0806, &[0; 28]))),
+            Worker,
+        ),
+        (
+            "the same behind two of them",
+            ethernet(
+                [2, 0, 0, 0, 0, 2],
+                0x8100,
+                &tag(0, 0x8100, &tag(0, 0x8100, &tag(WHOLE, 0x0800, &[0; 28]))),
+            ),
+            Up,
+        ),
         (
             "one of two tags, broadcast",
             ethernet([0xff; 6], 0x88a8, &tag(STACKED, 0x8100, &tag(5, 0x0806, &[0; 28]))),
