@@ -88,7 +88,7 @@ fn nothing_is_left(lab: &Lab) {
 fn a_kill_at_any_moment_under_load_gives_the_ports_back_and_the_next_starts() {
     needs_lab!();
     let kills = std::env::var("SWEEPD_KILLS").map_or(KILLS, |n| n.parse().expect("SWEEPD_KILLS is a number"));
-    let lab = Lab::new(3);
+    let lab = Lab::alone(3);
     lab.router("sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'").ok();
     lab.configure_ports(2, "", "");
     let load = [(1, "10.0.2.2"), (2, "10.0.1.2")].map(|(from, to)| Sender::flood(&lab, from, to, 7060));
