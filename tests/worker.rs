@@ -178,6 +178,32 @@ fn what_is_the_hosts_goes_up_and_its_own_packets_leave() {
 }
 
 #[test]
+fn a_full_ring_towards_the_host_drops_and_holds_up_nothing_else() {
+    let spec = |k: usize| PortSpec::new(&[&format!("10.0.{k}.1/24")]).host_rings();
+    let mut tube = Tube::new(&[spec(0), spec(1)], 1);
+    let right = tube.routes.hop(1, 9, 1500);
+    tube.routes.add("198.51.100.0/24", right);
+    tube.publish();
+    let up = to_router(0, &Ip4::udp("192.0.2.7", "10.0.0.1", 9).build());
+    let on = to_router(0, &Ip4::udp("192.0.2.7", "198.51.100.3", 9).build());
+    for _ in 0..10 {
+        for _ in 0..20 {
+            tube.inject(0, &up);
+            tube.inject(0, &on);
+        }
+        tube.settle();
+        tube.check();
+        assert_eq!(tube.arrived(1).len(), 20, "what is forwarded goes on");
+    }
+    // The ring and the one before it.
+    assert_eq!(tube.verdicts(), [("forwarded", 200), ("host", 126), ("host_full", 74)]);
+    assert_eq!(tube.arrived_at_host(0).len(), 63);
+    tube.settle();
+    tube.pass(0, &up);
+    assert_eq!(tube.count(Verdict::HostFull), 74, "there is room again");
+}
+
+#[test]
 fn malformed_and_foreign_frames_are_counted_by_their_fault() {
     let mut tube = two_ports(1, [1, 1]);
     let good = Ip4::udp("192.0.2.7", "198.51.100.3", 10).build();

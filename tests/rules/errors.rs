@@ -77,6 +77,25 @@ fn errors_are_limited_by_a_token_bucket() {
     });
 }
 
+/// Rule 13. Each worker has a limit of its own, which a flood at another one does not use up.
+#[test]
+fn every_worker_has_its_own_limit() {
+    alone("which worker a ring belongs to cannot be chosen from outside");
+    let mut tube = Tube::new(&[PortSpec::new(&["10.0.0.1/24"]).rings(2)], 2);
+    let left = tube.routes.hop(0, 9, 1500);
+    tube.routes.add("192.0.2.0/24", left);
+    Tube::publish(&mut tube);
+    Tube::limit_errors(&mut tube, 0, 5);
+    for (ring, said) in [(0, 5), (1, 5), (0, 0), (1, 0)] {
+        for _ in 0..20 {
+            tube.inject_on(0, ring, &to_router(0, &plain().ttl(1).build()));
+        }
+        tube.settle();
+        tube.check();
+        assert_eq!(tube.arrivals().len(), said);
+    }
+}
+
 /// Rules 12, 13. What must not be answered takes nothing from the limit of what may.
 #[test]
 fn a_flood_of_what_gets_no_error_does_not_silence_the_others() {

@@ -70,6 +70,24 @@ fn flows_spread_over_all_ways_and_each_keeps_its_own() {
     });
 }
 
+/// Rule 62. Source, destination and flow label: each by itself spreads IPv6 flows.
+#[test]
+fn each_of_source_destination_and_label_counts() {
+    everywhere(|router| {
+        set_ways(router, &[2, 3, 4, 5]);
+        // Behind the prefix, and the low bits of the label.
+        for at in [23, 39, 3] {
+            let packets = (0..200u8).map(|n| {
+                let mut packet = flow6(0);
+                packet[at] = n;
+                packet
+            });
+            let ways = ways(router, packets);
+            assert!(shares(&ways).iter().all(|n| (15..110).contains(n)), "byte {at}: {:?}", shares(&ways));
+        }
+    });
+}
+
 /// Rule 62. All fragments of a datagram go one way, though only the first has ports.
 #[test]
 fn fragments_of_a_datagram_go_one_way() {

@@ -1,14 +1,13 @@
 //! The reverse path check of sources: RFC 1812 section 5.3.8, RFC 3704.
 
 use sweepd::forward::verdict::Verdict;
-use sweepd::tables::{Action, ReversePath, fixed};
+use sweepd::tables::ReversePath;
 
-use crate::common::{Tube, host_mac};
+use crate::common::host_mac;
 use crate::differences::{IPV6_SOURCES, SOURCES_OF_THE_HOSTS, UNROUTED_FIRST};
 use crate::packets::{Ip4, ethernet, udp6};
 use crate::router::{
-    FAR, FAR6, NEAR, NEAR6, Router, Switch, To, alone, answer, but, dies, everywhere, pass, plain, router,
-    to_router,
+    FAR, FAR6, NEAR, NEAR6, Router, Switch, To, answer, but, dies, everywhere, pass, plain, to_router,
 };
 
 /// A packet to FAR from this source, and whether it is IPv6.
@@ -98,14 +97,14 @@ fn loose_takes_what_has_a_way_back() {
 /// Rule 18. A way by a device that is no port is one for loose; strict has no use for it.
 #[test]
 fn a_way_by_another_device_is_a_way_back_for_loose_alone() {
-    alone("the interfaces that there are are all ports");
-    let mut tube = router();
-    tube.switch(Switch::Sources(ReversePath::Loose));
-    tube.routes.add("100.64.0.0/16", fixed::HOST);
-    Tube::publish(&mut tube);
-    passes(&mut tube, "100.64.0.9");
-    tube.switch(Switch::Sources(ReversePath::Strict));
-    fails(&mut tube, "100.64.0.9");
+    everywhere(|router| {
+        router.switch(Switch::Sources(ReversePath::Loose));
+        router.route("100.64.0.0/16", &To::Elsewhere);
+        router.publish();
+        passes(router, "100.64.0.9");
+        router.switch(Switch::Sources(ReversePath::Strict));
+        fails(router, "100.64.0.9");
+    });
 }
 
 /// Rule 18. A default route is a way like any other (RFC 3704 2.2, 2.4): loose then takes every
@@ -141,26 +140,22 @@ fn a_default_route_is_a_way_back() {
 /// Rule 18. Of several next hops any will do (RFC 8704 2.3), also one that no packet is sent to now.
 #[test]
 fn strict_takes_a_source_behind_any_of_several_next_hops() {
-    alone("which of its next hops a route uses cannot be chosen from outside");
-    let mut tube = router();
-    tube.switch(Switch::Sources(ReversePath::Strict));
-    let (left, right) = (tube.routes.hop(0, 9, 1500), tube.routes.hop(1, 9, 1500));
-    let waiting = tube.routes.action(Action::Resolve, 0, Some("10.0.0.50".parse().unwrap()));
-    let mut buckets = [right; 256];
-    let behind_one = tube.routes.group(buckets);
-    buckets[77] = left;
-    let behind_both = tube.routes.group(buckets);
-    buckets[77] = waiting;
-    let behind_waiting = tube.routes.group(buckets);
-    for (prefix, id) in
-        [("9.1.0.0/16", behind_one), ("9.2.0.0/16", behind_both), ("9.3.0.0/16", behind_waiting)]
-    {
-        tube.routes.add(prefix, id);
-    }
-    tube.publish();
-    fails(&mut tube, "9.1.0.9");
-    passes(&mut tube, "9.2.0.9");
-    passes(&mut tube, "9.3.0.9");
+    everywhere(|router| {
+        router.switch(Switch::Sources(ReversePath::Strict));
+        for (prefix, ways) in [
+            ("9.1.0.0/16", vec![(1, 9), (1, 2), (2, 9)]),
+            ("9.2.0.0/16", vec![(1, 9), (1, 2), (2, 9), (0, 9)]),
+            ("9.3.0.0/16", vec![(1, 9), (1, 2), (2, 9), (0, 50)]),
+        ] {
+            router.route(prefix, &To::Among(ways));
+        }
+        router.publish();
+        for n in 1..20 {
+            fails(router, &format!("9.1.0.{n}"));
+            passes(router, &format!("9.2.0.{n}"));
+            passes(router, &format!("9.3.0.{n}"));
+        }
+    });
 }
 
 /// Rules 12, 18. In silence, whatever else is wrong with the packet.

@@ -69,6 +69,10 @@ pub enum To {
     Via(usize, u8, &'static str),
     /// To all of these hosts behind this port alike.
     Ways(usize, Vec<u8>),
+    /// To these hosts behind these ports alike.
+    Among(Vec<(usize, u8)>),
+    /// Out of a device that is no port.
+    Elsewhere,
     Unreachable,
     Prohibited,
     Blackhole,
@@ -131,6 +135,11 @@ pub trait Router {
     /// What a port has counted, ever: packets and bytes received, packets and bytes sent.
     fn totals(&self, port: usize) -> [u64; 4];
 
+    /// What sweepd has said.
+    fn log(&self) -> String {
+        String::new()
+    }
+
     /// The worker itself, for what can be seen nowhere else; `why` says why that is.
     fn tube(&mut self, why: &'static str) -> Option<&mut Tube> {
         let _ = why;
@@ -163,6 +172,11 @@ impl Router for Tube {
                 let hops: Vec<_> = hosts.iter().map(|host| hop(self, *port, *host, prefix)).collect();
                 return self.routes.ways(prefix, &hops);
             }
+            To::Among(hosts) => {
+                let hops: Vec<_> = hosts.iter().map(|(port, host)| hop(self, *port, *host, prefix)).collect();
+                return self.routes.ways(prefix, &hops);
+            }
+            To::Elsewhere => fixed::HOST,
             To::Unreachable => fixed::UNREACHABLE,
             To::Prohibited => fixed::PROHIBIT,
             To::Blackhole => fixed::BLACKHOLE,

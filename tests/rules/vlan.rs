@@ -1,6 +1,8 @@
 //! VLAN sub-ports: IEEE 802.1Q, 802.1ad.
 
-use sweepd::forward::verdict::Verdict;
+use std::time::{Duration, Instant};
+
+use sweepd::forward::{messages::ToKeeper, verdict::Verdict};
 use sweepd::tables::ReversePath;
 
 use crate::common::{Tube, host_mac, port_mac};
@@ -276,6 +278,28 @@ fn the_built_in_host_answers_on_a_sub_port() {
         }
         // Asked for the address of another sub-port it says nothing.
         assert_eq!(router.send(TRUNK, &[arp(V100, 1, 9, [10, 0, V200 as u8, 1])]), []);
+    });
+}
+
+/// Rule 36. A station that claims our address (RFC 5227) is neither answered nor learned, and told of.
+#[test]
+fn a_station_that_claims_our_address_is_told_of() {
+    on_trunks(|router| {
+        let mut claim = arp(V100, 1, 9, [10, 0, 2, 1]);
+        // The sender's address, behind Ethernet header and tag.
+        claim[18 + 14..18 + 18].copy_from_slice(&[10, 0, 2, 1]);
+        assert_eq!(router.send(TRUNK, &[claim]), []);
+        if let Some(tube) = router.tube("a daemon tells the log") {
+            let mut told = tube.to_keeper.try_iter();
+            assert!(matches!(told.next(), Some(ToKeeper::Conflict { port: 2, .. })), "{told:?}");
+            assert!(told.next().is_none(), "nobody is learned");
+            return;
+        }
+        let (start, claimed) = (Instant::now(), "02:00:00:01:02:09 uses 10.0.2.1, which is ours");
+        while !router.log().contains(claimed) {
+            assert!(start.elapsed() < Duration::from_secs(10), "{}", router.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     });
 }
 

@@ -100,6 +100,8 @@ impl Wires {
         let off = "tx off rx off gro off tso off gso off";
         router.sh("cd /proc/sys/net
              ip link set lo up
+             ip link add other type veth peer name beyond
+             ip link set other up; ip link set beyond up
              echo 0 | tee ipv6/conf/*/accept_dad ipv6/conf/*/router_solicitations >/dev/null
              echo 1 | tee ipv6/conf/default/addr_gen_mode ipv4/conf/*/arp_ignore >/dev/null
              echo 0 | tee ipv4/conf/*/rp_filter ipv4/conf/*/send_redirects \
@@ -149,13 +151,6 @@ impl Wires {
             undo: Vec::new(),
             keys: Default::default(),
         }
-    }
-
-    /// What sweepd said.
-    pub fn log(&self) -> String {
-        let Some(daemon) = &self.daemon else { return String::new() };
-        let log = fs::read_to_string(&daemon.log).unwrap_or_default();
-        format!("sweepd, process {}:\n{log}", daemon.child.id())
     }
 
     /// Before a test: what earlier ones counted is not this one's.
@@ -335,6 +330,11 @@ impl Router for Wires {
                 let hops = hosts.iter().map(|host| format!(" nexthop {}", hop(*port, *host)));
                 format!("{prefix}{}", hops.collect::<String>())
             }
+            To::Among(hosts) => {
+                let hops = hosts.iter().map(|(port, host)| format!(" nexthop {}", hop(*port, *host)));
+                format!("{prefix}{}", hops.collect::<String>())
+            }
+            To::Elsewhere => format!("{prefix} dev other"),
             To::Unreachable => format!("unreachable {prefix}"),
             To::Prohibited => format!("prohibit {prefix}"),
             To::Blackhole => format!("blackhole {prefix}"),
@@ -472,6 +472,12 @@ impl Router for Wires {
             came.extend(self.send(0, &[]));
         }
         came
+    }
+
+    fn log(&self) -> String {
+        let Some(daemon) = &self.daemon else { return String::new() };
+        let log = fs::read_to_string(&daemon.log).unwrap_or_default();
+        format!("sweepd, process {}:\n{log}", daemon.child.id())
     }
 
     fn totals(&self, port: usize) -> [u64; 4] {
