@@ -2,8 +2,8 @@
 # Installs the Debian packages that the lab and its tests use, with the argument "all" those that
 # `make test` uses besides, and with "bench" those of `make bench`, when run as root; what is there
 # already stays as it is. Otherwise says what is missing. Exits 0 when nothing is missing but
-# routing daemons (BIRD, FRR) or what a benchmark compares with: who uses these says so. Services
-# that come with packages are neither started nor enabled.
+# routing daemons (BIRD, FRR, keepalived) or what a benchmark compares with: who uses these says so.
+# Services that come with packages are neither started nor enabled.
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -26,7 +26,8 @@ llvm-objcopy llvm
 mandoc mandoc
 bmake bmake"
     daemons='bird bird2
-/usr/lib/frr/zebra frr'
+/usr/lib/frr/zebra frr
+keepalived keepalived'
 fi
 if [ "${1:-}" = bench ]; then
     daemons='clang clang

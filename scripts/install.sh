@@ -26,7 +26,7 @@ put 755 "$binary" "$prefix/sbin"
 put 644 man/sweepd.8 "$man/man8"
 put 644 man/sweepd.toml.5 "$man/man5"
 put 644 conf/sweepd.toml.example "$prefix/share/examples/sweepd"
-for example in conf/examples/*.toml; do
+for example in conf/examples/*; do
     put 644 "$example" "$prefix/share/examples/sweepd"
 done
 

@@ -15,6 +15,8 @@ fn conf() -> PathBuf {
 fn every_example_passes_check() {
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(conf().join("examples")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    // Beside them are those of routing daemons, which the lab runs.
+    files.retain(|file| file.extension().is_some_and(|ending| ending == "toml"));
     files.push(conf().join("sweepd.toml.example"));
     assert!(files.len() >= 6, "{files:?}");
     for file in files {

@@ -48,7 +48,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    fn start(lab: &Lab, namespace: &str, name: &str, command: &[&str]) -> Self {
+    /// Starts `command` in a namespace; what it says goes to a file with its name.
+    pub fn start(lab: &Lab, namespace: &str, name: &str, command: &[&str]) -> Self {
         let log = lab.dir.path().join(format!("{name}.log"));
         let file = File::create(&log).unwrap();
         let child = Command::new("ip")
@@ -97,11 +98,17 @@ impl Bird {
     /// begins with. Returns when it answers.
     #[track_caller]
     pub fn start(lab: &Lab, namespace: &str, id: &str, config: &str) -> Self {
+        let text = format!("router id {id};\nlog stderr all;\nprotocol device {{ scan time 1; }}\n{config}");
+        Self::start_as_it_is(lab, namespace, &text)
+    }
+
+    /// Starts it with a whole configuration.
+    #[track_caller]
+    pub fn start_as_it_is(lab: &Lab, namespace: &str, config: &str) -> Self {
         let name = format!("bird-{namespace}");
         let file = |ending: &str| lab.dir.path().join(format!("{name}.{ending}"));
         let (conf, socket) = (file("conf"), file("ctl"));
-        let text = format!("router id {id};\nlog stderr all;\nprotocol device {{ scan time 1; }}\n{config}");
-        fs::write(&conf, text).unwrap();
+        fs::write(&conf, config).unwrap();
         let (conf, socket_name) = (conf.to_str().unwrap(), socket.to_str().unwrap());
         let mut daemon = Daemon::start(lab, namespace, &name, &["bird", "-f", "-c", conf, "-s", socket_name]);
         wait_for("BIRD answers", || {

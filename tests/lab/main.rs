@@ -35,6 +35,7 @@ mod soak;
 mod sockets;
 mod through;
 mod trouble;
+mod two_boxes;
 
 /// Returns from a test where the lab cannot be made.
 macro_rules! needs_lab {

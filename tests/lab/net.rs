@@ -167,8 +167,11 @@ impl Lab {
         format!("{}_r", self.name)
     }
 
-    /// Host *n*'s namespace.
+    /// Host *n*'s namespace; host 0 is the router itself.
     pub fn h(&self, n: u32) -> String {
+        if n == 0 {
+            return self.r();
+        }
         format!("{}_h{n}", self.name)
     }
 
