@@ -203,6 +203,50 @@ fn a_held_packet_is_told_as_held_and_later_how_it_ended() {
 }
 
 #[test]
+fn a_packet_that_does_not_leave_is_told_with_the_way_that_was_found() {
+    let mut tube = router([1, 1], 1);
+    let narrow = tube.routes.hop(1, 9, 600);
+    tube.routes.add("203.0.113.0/24", narrow);
+    let wait = tube.routes.action(Action::Resolve, 1, Some("10.0.1.77".parse().unwrap()));
+    tube.routes.add("198.51.100.128/25", wait);
+    tube.publish();
+    tube.filter(vec![Rule { to_ports: vec![(7, 7)], protocol: Some(17), ..Rule::of_all("no echo", true) }]);
+    let mut taps = Taps::on(&mut tube, everything(), 1 << 20);
+    let to_port = |mut frame: Vec<u8>, port: u16| {
+        let at = 14 + usize::from(frame[14] & 15) * 4 + 2;
+        frame[at..at + 2].copy_from_slice(&port.to_be_bytes());
+        frame
+    };
+    // Denied by the stage, and among packets that go on; on the careful path; and before it waits.
+    let odd = Ip4 { options: vec![1; 4], ..to("198.51.100.3", 30) };
+    for frame in [
+        to_port(frame(&to("198.51.100.3", 30)), 9),
+        to_port(frame(&to("198.51.100.3", 30)), 7),
+        to_port(frame(&odd), 7),
+        to_port(frame(&to("198.51.100.200", 30)), 7),
+        frame(&to("203.0.113.5", 1000).dont_fragment()),
+        frame(&to("198.51.100.200", 30)),
+        frame(&to("8.8.8.8", 30)),
+    ] {
+        tube.inject(0, &frame);
+    }
+    tube.settle();
+    tube.check();
+    let mut ends = taps.ends();
+    ends.sort_unstable();
+    let expected = [
+        ("denied", 0, Some(1)),
+        ("denied", 0, Some(1)),
+        ("denied", 0, Some(1)),
+        ("forwarded", 0, Some(1)),
+        ("held", 0, Some(1)),
+        ("no_route", 0, None),
+        ("too_big", 0, Some(1)),
+    ];
+    assert_eq!(ends, expected);
+}
+
+#[test]
 fn only_what_is_wanted_is_told() {
     let mut tube = router([1, 1], 1);
     let verdict = |name: &str| End::all().find(|end| end.name() == name).unwrap().bit();

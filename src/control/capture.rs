@@ -421,7 +421,9 @@ impl Session {
     fn end(&mut self, pending: Pending, end: Told) -> Result<(), Ended> {
         let Pending { told, bytes, .. } = pending;
         let held = (told.end == End::HELD).then(|| end.time.saturating_sub(told.time));
-        self.write(&Told { end: end.end, leaves_by: end.leaves_by, ..told }, &bytes, held)
+        // One that waited and did not leave was to leave by the port that it waited for.
+        let leaves_by = end.leaves_by.or(told.leaves_by);
+        self.write(&Told { end: end.end, leaves_by, ..told }, &bytes, held)
     }
 
     /// Writes packets that have been pending for so long as what they are.

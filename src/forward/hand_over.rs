@@ -8,7 +8,7 @@ use netmap::RxRing;
 use super::{
     burst::{BURST, Burst},
     handover::Origin,
-    outputs::{NO_PORT, Outputs, Sent},
+    outputs::{Outputs, Sent},
     slow::{Ending, Slow},
     tap::Seen,
     verdict::Verdict,
@@ -99,6 +99,6 @@ pub fn hand_over_tapped<const SOME: bool>(
     }
     (out.priority, out.seen) = (Priority::default(), Seen::NOT);
     for at in (0..BURST).filter(|at| denied >> at & 1 != 0) {
-        tap.tell(at, port, Ending::Verdict(Verdict::Denied), NO_PORT);
+        tap.tell(at, port, Ending::Verdict(Verdict::Denied), tap.way(at));
     }
 }

@@ -293,6 +293,7 @@ impl Slow {
         let (port, now) = (found.hop.port, self.now());
         let Some(to) = destination(packet) else { return Verdict::BadHeader.into() };
         let neighbor = found.neighbor(to);
+        context.out.seen.leaves_by = port;
         if let Err(verdict) = self.passes(context, packet, Some(port), Moment::Waits) {
             return verdict.into();
         }

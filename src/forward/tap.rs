@@ -15,12 +15,13 @@ use std::{
 
 use self::ring::{Consumer, Producer};
 use super::{
-    burst::{BURST, Burst},
+    burst::{BURST, Burst, Lane},
     outputs::NO_PORT,
     slow::Ending,
     verdict::{VERDICTS_MAX, Verdict},
+    way_out::Hashed,
 };
-use crate::tables::PortId;
+use crate::tables::{PortId, Tables};
 
 pub mod ring;
 
@@ -108,7 +109,7 @@ impl Wanted {
 pub struct Seen {
     /// Its number in the capture; 0 when it is not captured.
     pub id: u64,
-    /// The port that it has left by, or found no room at.
+    /// The port that it has left by, or was to leave by, once that is known.
     pub leaves_by: PortId,
 }
 
@@ -150,6 +151,8 @@ pub struct Tap {
     /// When the burst was taken, in nanoseconds since 1970.
     time: u64,
     heads: [Head; BURST],
+    /// The ways out that were found for the burst's packets.
+    ways: [PortId; BURST],
     bytes: Box<[u8]>,
 }
 
@@ -167,6 +170,7 @@ impl Tap {
             next,
             time: 0,
             heads: [Head::default(); BURST],
+            ways: [NO_PORT; BURST],
             bytes: vec![0; BURST * snap].into(),
         }
     }
@@ -178,12 +182,24 @@ impl Tap {
         self.first = self.next;
         let frames = burst.frames();
         self.next += frames.len().min(BURST) as u64;
+        self.ways = [NO_PORT; BURST];
         for ((at, frame), head) in frames.iter().enumerate().zip(&mut self.heads) {
             let bytes = frame.bytes();
             let copied = bytes.len().min(self.snap);
             self.bytes[at * self.snap..][..copied].copy_from_slice(&bytes[..copied]);
             *head = Head { copied, len: bytes.len() };
         }
+    }
+
+    /// Notes the ways out of the burst's routed packets, before a stage takes some of them out.
+    pub fn note_ways(&mut self, burst: &mut Burst, tables: &Tables) {
+        note_ways(&mut self.ways, &mut burst.v4, tables);
+        note_ways(&mut self.ways, &mut burst.v6, tables);
+    }
+
+    /// The way out that was noted for packet `at` of the burst, or [`NO_PORT`].
+    pub fn way(&self, at: usize) -> PortId {
+        self.ways[at % BURST]
     }
 
     /// The number of packet `at` of the burst.
@@ -218,6 +234,14 @@ impl Tap {
     }
 }
 
+fn note_ways<Address: Hashed>(ways: &mut [PortId; BURST], lane: &mut Lane<Address>, tables: &Tables) {
+    for k in 0..lane.len.min(BURST) {
+        if let Some(hop) = lane.way_out(k, tables) {
+            ways[usize::from(lane.at[k]) % BURST] = hop.port;
+        }
+    }
+}
+
 const PACKET: u64 = 0;
 const LATER: u64 = 1;
 
@@ -244,7 +268,7 @@ pub struct Told {
     pub end: End,
     /// The port that it came in by.
     pub came_in: PortId,
-    /// The port that it left by, or found no room at.
+    /// The port that it left by, or was to leave by, where it came as far as that.
     pub leaves_by: Option<PortId>,
     /// Bytes of the frame.
     pub len: u32,

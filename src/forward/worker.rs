@@ -378,6 +378,9 @@ fn stages<const SOME: bool, const TAPPED: bool>(
         known(burst, tables, flows, clock);
     }
     if let Some(acl) = &tables.acl {
+        if TAPPED && let Some(tap) = &mut slow.tap {
+            tap.note_ways(burst, tables);
+        }
         filter(burst, tables, acl, &mut slow.filter, port, block);
     }
     if translates {

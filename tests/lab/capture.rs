@@ -137,7 +137,7 @@ fn others_read_a_capture_and_find_why_each_packet_died() {
         ("no_route p1, out -", 2),
         ("blackhole p1, out -", 2),
         ("ttl_expired p1, out -", 1),
-        ("neighbor_failed p1, out -", 1),
+        ("neighbor_failed p1, out p2", 1),
     ] {
         assert_eq!(ends.get(end), Some(&count), "{end}: {ends:?}");
     }

@@ -73,7 +73,7 @@ fn a_packet_that_ends_elsewhere_is_put_together() {
         rings: vec![consumer],
         wanted: Arc::new(Wanted { ports: None, ends: u64::MAX }),
         at_once: 0,
-        left: Some(3),
+        left: Some(4),
         stats,
         pending: HashMap::new(),
         early: Default::default(),
@@ -90,12 +90,15 @@ fn a_packet_that_ends_elsewhere_is_put_together() {
         id,
         time,
     };
-    // The end before the packet, and behind it; and one whose end never comes.
+    // The end before the packet, and behind it; one that waited for a way out and did not get there;
+    // and one whose end never comes.
     for told in [
         told(true, "tx_full", 7, 9),
         told(false, "in_transit", 7, 8),
         told(false, "held", 8, 1_000_000),
         told(true, "forwarded", 8, 3_500_000),
+        Told { leaves_by: Some(1), ..told(false, "held", 10, 1_000_000) },
+        Told { leaves_by: None, ..told(true, "neighbor_failed", 10, 2_000_000) },
         told(false, "held", 9, 20),
     ] {
         assert!(session.take(told, b"abc").is_ok());
@@ -109,6 +112,7 @@ fn a_packet_that_ends_elsewhere_is_put_together() {
     for comment in [
         "tx_full, in wan, out lan: The transmit ring",
         "forwarded after 2.500 ms held, in wan, out lan: Sent on",
+        "neighbor_failed after 1.000 ms held, in wan, out lan: The next",
         "held, in wan, out -: Held for a neighbour",
     ] {
         assert!(text.contains(comment), "{text}");

@@ -146,6 +146,7 @@ impl Slow {
         let Ok(packet) = ipv4::parse(&frame[ETHERNET..]) else { return Verdict::Runt.into() };
         let (total, header_len) = (packet.header.total_len.get(), packet.header_len());
         let leaves_by = Some(found.hop.port);
+        context.out.seen.leaves_by = found.hop.port;
         if let Err(verdict) = self.passes(context, &frame[ETHERNET..], leaves_by, Moment::Leaves) {
             return verdict.into();
         }
@@ -179,7 +180,6 @@ impl Slow {
         if total <= found.hop.max_len {
             return context.send(Exit::Wire(found.hop.port), Verdict::Forwarded, frame);
         }
-        context.out.seen.leaves_by = found.hop.port;
         fragment4(context, &mut self.scratch, frame, found.hop).into()
     }
 

@@ -90,6 +90,7 @@ impl Slow {
 
     fn forward6(&mut self, context: &mut Context<'_>, frame: &mut [u8], found: Found) -> Ending {
         let leaves_by = Some(found.hop.port);
+        context.out.seen.leaves_by = found.hop.port;
         if let Err(verdict) = self.passes(context, &frame[ETHERNET..], leaves_by, Moment::Leaves) {
             return verdict.into();
         }
