@@ -76,7 +76,7 @@ deb: build
 	@scripts/deb.sh $(TARGET)/release/sweepd $(TARGET)/debian
 
 man:
-	@man man/sweepd.8 man/sweepd.toml.5
+	@man man/sweepd.8 man/sweepd-stat.8 man/sweepd.toml.5
 
 install:
 	@PREFIX='$(PREFIX)' MANDIR='$(MANDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh

@@ -30,7 +30,7 @@ root=$work/sweepd
 mkdir -p "$work/build/release" "$root/DEBIAN" "$root/etc" "$root/usr/share/doc/sweepd"
 cp "$binary" "$work/build/release/sweepd"
 strip --strip-unneeded "$work/build/release/sweepd"
-CARGO_TARGET_DIR=$work/build DESTDIR=$root PREFIX=/usr scripts/install.sh >/dev/null
+CARGO_TARGET_DIR=$work/build DESTDIR=$root PREFIX=/usr ZSH_COMPLETIONS=zsh/vendor-completions scripts/install.sh >/dev/null
 
 doc=$root/usr/share/doc/sweepd
 mv "$root/usr/share/examples/sweepd" "$doc/examples"

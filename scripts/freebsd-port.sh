@@ -40,7 +40,7 @@ complain() {
 }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-sed -n 's|.*${STAGEDIR}${PREFIX}/\([^ ]*\)$|\1|p' $port/Makefile | LC_ALL=C sort >"$work/installed"
+sed -n '/MKDIR/!s|.*${STAGEDIR}${PREFIX}/\([^ ]*\)$|\1|p' $port/Makefile | LC_ALL=C sort >"$work/installed"
 sed 's/^@sample //' $port/pkg-plist | LC_ALL=C sort >"$work/listed"
 diff "$work/installed" "$work/listed" || complain "$port/pkg-plist is not what $port/Makefile installs"
 for file in $(sed -n 's|.*INSTALL.* ${WRKSRC}/\([^ ]*\) .*|\1|p' $port/Makefile); do

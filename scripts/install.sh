@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what `make build` has built: the daemon, its manual pages, an example configuration and
-# the service. Takes DESTDIR, PREFIX and MANDIR from the environment; a configuration that exists
+# Installs what `make build` has built: the daemon, its manual pages, what shells complete, example
+# configurations and the service. Takes DESTDIR, PREFIX and MANDIR from the environment; a configuration that exists
 # is never touched, and no service is started.
 set -eu
 cd "$(dirname "$0")/.."
@@ -24,6 +24,7 @@ put() {
 
 put 755 "$binary" "$prefix/sbin"
 put 644 man/sweepd.8 "$man/man8"
+put 644 man/sweepd-stat.8 "$man/man8"
 put 644 man/sweepd.toml.5 "$man/man5"
 put 644 conf/sweepd.toml.example "$prefix/share/examples/sweepd"
 for example in conf/examples/*; do
@@ -32,9 +33,21 @@ done
 
 put 644 conf/grafana/sweepd.json "$prefix/share/examples/sweepd" grafana.json
 
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# completions SHELL DIRECTORY NAME: what it completes on its command line.
+completions() {
+    "$binary" completions "$1" >"$work/completions"
+    put 644 "$work/completions" "$prefix/share/$2" "$3"
+}
+
+completions bash bash-completion/completions sweepd
+completions zsh "${ZSH_COMPLETIONS:-zsh/site-functions}" _sweepd
+completions fish fish/vendor_completions.d sweepd.fish
+
 # The service, with the place of the binary in it.
-service=$(mktemp)
-trap 'rm -f "$service"' EXIT
+service=$work/service
 case $(uname) in
     FreeBSD)
         sed "s|/usr/local|$prefix|g" rc.d/sweepd >"$service"

@@ -18,6 +18,10 @@ if [ "${1:-}" = --inside ]; then
     [ "$(stat -c %U:%a /usr/sbin/sweepd /etc/sweepd.toml | xargs)" = 'root:755 root:644' ] || fail 'modes are wrong'
     sweepd --version >/dev/null || fail 'it does not run'
     zcat /usr/share/man/man8/sweepd.8.gz | grep -q '^.Dt SWEEPD 8' || fail 'the manual page is missing'
+    zcat /usr/share/man/man8/sweepd-stat.8.gz | grep -q '^.Dt SWEEPD-STAT 8' || fail 'the page of sweepd stat is missing'
+    for file in bash-completion/completions/sweepd zsh/vendor-completions/_sweepd fish/vendor_completions.d/sweepd.fish; do
+        grep -q masquerade "/usr/share/$file" || fail "the completions $file are missing"
+    done
     grep -q '^ExecStart=/usr/sbin/sweepd run$' /lib/systemd/system/sweepd.service || fail 'the unit is wrong'
 
     # A configuration that runs anywhere, as the unit's user.

@@ -198,7 +198,10 @@ installed() {
     cp "$target/debug/sweepd" "$root/build/release/"
     CARGO_TARGET_DIR=$root/build DESTDIR=$root/dest PREFIX=/opt/sweepd scripts/install.sh || wrong=1
     "$root/dest/opt/sweepd/sbin/sweepd" --version || wrong=1
-    for file in share/man/man8/sweepd.8 share/man/man5/sweepd.toml.5 share/examples/sweepd/sweepd.toml.example; do
+    for file in share/man/man8/sweepd.8 share/man/man8/sweepd-stat.8 share/man/man5/sweepd.toml.5 \
+        share/examples/sweepd/sweepd.toml.example share/examples/sweepd/two-routers-bird.conf \
+        share/bash-completion/completions/sweepd share/zsh/site-functions/_sweepd \
+        share/fish/vendor_completions.d/sweepd.fish; do
         [ -s "$root/dest/opt/sweepd/$file" ] || { echo "$file is missing"; wrong=1; }
     done
     grep -q '^ExecStart=/opt/sweepd/sbin/sweepd run' "$root/dest/opt/sweepd/lib/systemd/system/sweepd.service" || wrong=1

@@ -66,9 +66,32 @@ fn the_protocols_page_has_every_verdict() {
 }
 
 #[test]
+fn the_live_counters_page_has_every_option_and_every_key() {
+    let page = page("sweepd-stat.8");
+    let help = Command::new(env!("CARGO_BIN_EXE_sweepd")).args(["stat", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let options: Vec<&str> = help
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix('-'))
+        .map(|option| option.split([' ', ',']).next().unwrap())
+        .collect();
+    assert!(options.len() >= 8, "{help}");
+    for option in options {
+        let item = match option.strip_prefix('-') {
+            Some(long) => format!("\n.It Fl Fl {long}"),
+            None => format!("\n.It Fl {option}"),
+        };
+        assert!(page.contains(&item), "no {item:?}");
+    }
+    for key in ["time", "seconds", "port", "rx_packets", "rx_dropped", "tx_bytes", "tx_dropped"] {
+        assert!(page.contains(key), "no {key}");
+    }
+}
+
+#[test]
 fn the_pages_are_good_mdoc_as_far_as_mandoc_is_here_to_say_so() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("man");
-    let pages = [dir.join("sweepd.8"), dir.join("sweepd.toml.5")];
+    let pages = ["sweepd.8", "sweepd-stat.8", "sweepd.toml.5"].map(|page| dir.join(page));
     match Command::new("mandoc").args(["-Tlint", "-Wwarning"]).args(pages).output() {
         Ok(out) => assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout)),
         Err(e) => eprintln!("skipped, mandoc cannot be run: {e}"),
