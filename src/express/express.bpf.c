@@ -261,20 +261,26 @@ INLINE u32 folded(u64 sum)
 	return (sum & 0xffff) + (sum >> 16);
 }
 
-// Whether the source may be forwarded, as far as that can be said at once. src/tables/local.rs.
+// Whether a bit of the filter is set: bits 0 to 11 of `bit` tell which. src/tables/local.rs.
+INLINE int is_watched(const struct view *view, u32 bit)
+{
+	return view->watched[bit >> 6 & 63] >> (bit & 63) & 1;
+}
+
+// Whether the source may be forwarded, as far as that can be said at once.
 INLINE int is_plain_source4(u32 from, const struct view *view)
 {
-	u32 first = from >> 24, bit = from * 0x9e3779b9u >> 20;
+	u32 first = from >> 24, mixed = from * 0x9e3779b9u;
 	return first - 1 < 223 && first != 127 && from >> 16 != 0xa9fe &&
-	       !(view->watched[bit >> 6 & 63] >> (bit & 63) & 1);
+	       !(is_watched(view, mixed >> 20) && is_watched(view, mixed >> 8));
 }
 
 INLINE int is_plain_source6(u64 high, u64 low, const struct view *view)
 {
 	u32 upper = high >> 48;
-	u32 bit = (high ^ (low << 23 | low >> 41)) * 0x9e3779b97f4a7c15 >> 52;
+	u64 mixed = (high ^ (low << 23 | low >> 41)) * 0x9e3779b97f4a7c15;
 	return upper != 0 && (upper & 0xffc0) != 0xfe80 && upper < 0xff00 &&
-	       !(view->watched[bit >> 6 & 63] >> (bit & 63) & 1);
+	       !(is_watched(view, mixed >> 52) && is_watched(view, mixed >> 40));
 }
 
 __attribute__((section("xdp"), used)) int express(struct xdp_md *ctx)

@@ -58,6 +58,7 @@ pub enum Size {
 #[repr(u8)]
 pub enum Op {
     Add = 0x00,
+    Multiply = 0x20,
     And = 0x50,
     ShiftLeft = 0x60,
     ShiftRight = 0x70,

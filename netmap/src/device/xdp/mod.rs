@@ -32,6 +32,8 @@ mod program;
 #[cfg(target_os = "linux")]
 mod queue;
 #[cfg(target_os = "linux")]
+mod settings;
+#[cfg(target_os = "linux")]
 mod socket;
 
 #[cfg(target_os = "linux")]

@@ -26,6 +26,7 @@
 //! port's [`Hook`](super::Hook), if there is one.
 
 use std::{
+    collections::HashSet,
     io,
     net::IpAddr,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -36,11 +37,12 @@ use super::{
         Asm,
         Cond::{Above, AtMost, BitSet, Equal, NotEqual},
         Map as MapRef,
-        Op::{Add, And, ShiftLeft, ShiftRight},
+        Op::{Add, And, Multiply, ShiftLeft, ShiftRight},
         Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10},
         Size::{U8, U16, U32, U64},
     },
     bpf::{self, AttachMode, Map, MapType},
+    settings::{BIT_AT, MIX, Settings},
 };
 use crate::device::{ForwardedPort, Vlan};
 
@@ -76,38 +78,6 @@ pub enum Owner {
     Shared = 2,
     /// The rings', ARP included.
     Announced = 3,
-}
-
-/// What the program knows of the port: in memory, the device's MAC address, two bytes of nothing,
-/// and three bits for each VLAN: it goes to the worker; wholly; with a second tag, too.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Settings([u8; 8 + 3 * Settings::BITS]);
-
-impl Settings {
-    /// Bytes of one bit for each VLAN.
-    const BITS: usize = 4096 / 8;
-    /// Where the bits stand that say: to the worker.
-    const VLANS: usize = 8;
-    /// Where the bits stand that say: all of it.
-    const WHOLE: usize = Self::VLANS + Self::BITS;
-    /// Where the bits stand that say: with a second tag, too.
-    const STACKED: usize = Self::WHOLE + Self::BITS;
-
-    fn new(mac: [u8; 6], vlans: &[Vlan]) -> Self {
-        let mut bytes = [0; 8 + 3 * Self::BITS];
-        bytes[..6].copy_from_slice(&mac);
-        for vlan in vlans {
-            // Bit numbers are those of 64-bit words in the machine's order, as the program reads.
-            let (word, bit) = (usize::from(vlan.id & 0xfff) / 64, vlan.id % 64);
-            let fields = [(Self::VLANS, true), (Self::WHOLE, !vlan.host), (Self::STACKED, vlan.stacked)];
-            for (field, _) in fields.into_iter().filter(|(_, set)| *set) {
-                let at = field + word * 8;
-                let field: &mut [u8; 8] = bytes[at..].first_chunk_mut().expect("512 bytes of bits");
-                *field = (u64::from_ne_bytes(*field) | 1 << bit).to_ne_bytes();
-            }
-        }
-        Self(bytes)
-    }
 }
 
 /// Where the program finds its maps.
@@ -220,15 +190,15 @@ fn whole_vlan(a: &mut Asm) {
         a.net_to_host16(R4);
         a.alu(And, R4, 0xfff);
         a.jump_if(R4, Equal, 0, next);
-        vlan_bit(a, Settings::WHOLE);
+        bit(a, Settings::WHOLE);
         a.jump_if(R1, NotEqual, 0, "worker");
         a.jump("not whole");
     }
     a.label("not whole");
 }
 
-/// R1: the bit of VLAN R4 among those that stand at `field` of the settings. R4 and R5 are lost.
-fn vlan_bit(a: &mut Asm, field: usize) {
+/// R1: bit R4 of the 4096 that stand at `field` of the settings. R4 and R5 are lost.
+fn bit(a: &mut Asm, field: usize) {
     a.mov(R5, R4);
     a.alu(ShiftRight, R5, 6);
     a.alu(ShiftLeft, R5, 3);
@@ -258,7 +228,7 @@ fn tags(a: &mut Asm) {
         a.mov(R7, R2);
         a.jump_if(R4, Equal, 0, next);
         a.mov(R0, R4);
-        vlan_bit(a, Settings::VLANS);
+        bit(a, Settings::VLANS);
         a.jump_if(R1, Equal, 0, "pass");
         a.jump("inner tag");
     }
@@ -267,7 +237,7 @@ fn tags(a: &mut Asm) {
     a.jump_if(R3, NotEqual, net16(0x88a8), "untagged");
     a.label("tag in a tag");
     a.mov(R4, R0);
-    vlan_bit(a, Settings::STACKED);
+    bit(a, Settings::STACKED);
     a.jump_if(R1, Equal, 0, "pass");
     a.lea(R2, R7, 4);
     a.jump_if(R2, Above, R8, "pass");
@@ -303,6 +273,8 @@ fn ipv4(a: &mut Asm, local: MapRef) {
     a.load(U16, R2, R3, 2);
     a.jump_if(R2, Equal, net16(68), "pass");
     a.label("look up 4");
+    a.load(U32, R4, R7, 16);
+    filter(a);
     a.load_map(R1, local);
     a.lea(R2, R7, 16);
     a.call(MAP_LOOKUP);
@@ -410,10 +382,32 @@ fn ipv6(a: &mut Asm, local: MapRef) {
     a.alu(Add, R2, -133);
     a.jump_if(R2, AtMost, 137 - 133, "pass");
     a.label("look up 6");
+    a.load(U64, R4, R7, 24);
+    a.load(U64, R1, R7, 32);
+    a.alu(Add, R4, R1);
+    a.mov(R1, R4);
+    a.alu(ShiftRight, R1, 32);
+    a.alu(Add, R4, R1);
+    filter(a);
     a.load_map(R1, local);
     a.lea(R2, R7, 24);
     a.call(MAP_LOOKUP);
     a.jump_if(R0, NotEqual, 0, "pass");
+}
+
+/// On to the worker where the filter has not the address that R4 was [folded](super::settings::folded) from: then no map
+/// has it. R0, R1, R4 and R5 are lost.
+fn filter(a: &mut Asm) {
+    // The product's lower half is that of the lower halves.
+    a.alu(Multiply, R4, MIX as i32);
+    a.mov(R0, R4);
+    for at in BIT_AT {
+        a.mov(R4, R0);
+        a.alu(ShiftRight, R4, at);
+        a.alu(And, R4, 0xfff);
+        bit(a, Settings::OWNED);
+        a.jump_if(R1, Equal, 0, "worker");
+    }
 }
 
 /// Counts the frame in this processor's two words and lets it go up.
@@ -450,6 +444,7 @@ pub struct Program {
     sockets: Map<4>,
     mac: [u8; 6],
     vlans: Vec<Vlan>,
+    owned: HashSet<IpAddr>,
 }
 
 impl Program {
@@ -459,7 +454,7 @@ impl Program {
     /// # Errors
     /// The kernel's: `EPERM` without CAP_BPF and CAP_NET_ADMIN.
     pub fn load(mac: [u8; 6], vlans: &[Vlan], queues: u32) -> io::Result<Self> {
-        let settings = Settings::new(mac, vlans);
+        let settings = Settings::new(mac, vlans, []);
         let this = |name, kind, size, n, flags| Map::<4>::new(name, kind, size, n, flags);
         let maps = (
             this("sweep_settings", MapType::Array, settings.0.len(), 1, bpf::PROGRAM_READS)?,
@@ -493,6 +488,7 @@ impl Program {
             sockets,
             mac,
             vlans: vlans.to_vec(),
+            owned: HashSet::new(),
         })
     }
 
@@ -517,7 +513,7 @@ impl Program {
     /// # Errors
     /// The kernel's.
     pub fn set_mac(&mut self, mac: [u8; 6]) -> io::Result<()> {
-        self.settings.set(&[0; 4], &Settings::new(mac, &self.vlans).0)?;
+        self.settings.set(&[0; 4], &Settings::new(mac, &self.vlans, &self.owned).0)?;
         self.mac = mac;
         Ok(())
     }
@@ -528,7 +524,7 @@ impl Program {
     /// The kernel's.
     pub fn set_vlans(&mut self, vlans: &[Vlan]) -> io::Result<()> {
         if self.vlans != vlans {
-            self.settings.set(&[0; 4], &Settings::new(self.mac, vlans).0)?;
+            self.settings.set(&[0; 4], &Settings::new(self.mac, vlans, &self.owned).0)?;
             self.vlans = vlans.to_vec();
         }
         Ok(())
@@ -547,7 +543,11 @@ impl Program {
     ///
     /// # Errors
     /// The kernel's: `E2BIG` for the 65537th of a family.
-    pub fn set_owner(&self, address: IpAddr, owner: Owner) -> io::Result<()> {
+    pub fn set_owner(&mut self, address: IpAddr, owner: Owner) -> io::Result<()> {
+        // The filter first: what it lacks is not looked for.
+        if self.owned.insert(address) {
+            self.filter_owned()?;
+        }
         match address {
             IpAddr::V4(a) => self.local4.set(&a.octets(), &[owner as u8]),
             IpAddr::V6(a) => self.local6.set(&a.octets(), &[owner as u8]),
@@ -558,11 +558,17 @@ impl Program {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn disown(&self, address: IpAddr) -> io::Result<()> {
+    pub fn disown(&mut self, address: IpAddr) -> io::Result<()> {
         match address {
-            IpAddr::V4(a) => self.local4.remove(&a.octets()),
-            IpAddr::V6(a) => self.local6.remove(&a.octets()),
+            IpAddr::V4(a) => self.local4.remove(&a.octets())?,
+            IpAddr::V6(a) => self.local6.remove(&a.octets())?,
         }
+        self.owned.remove(&address);
+        self.filter_owned()
+    }
+
+    fn filter_owned(&self) -> io::Result<()> {
+        self.settings.set(&[0; 4], &Settings::new(self.mac, &self.vlans, &self.owned).0)
     }
 
     /// Forwards a port of a shared address, or does no longer.

@@ -262,7 +262,8 @@ fn low_memory() -> (Mapping, NonNull<u8>) {
 /// Runs the program over `frame` from receive queue `queue` in the interpreter. The interpreter
 /// refuses every access outside the frame, the context, the stack and the maps' values.
 fn interpret(frame: &[u8], queue: u32) -> Way {
-    let settings = Settings::new(MAC, &vlans());
+    let owned = [LOCAL4.into(), SHARED4.into(), ANNOUNCED4.into(), LOCAL6.into()];
+    let settings = Settings::new(MAC, &vlans(), &owned);
     let code = assemble(&Places {
         settings: MapRef::Address(settings.0.as_ptr() as u64),
         local4: MapRef::Address(LOCAL4_MAP),
