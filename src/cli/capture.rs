@@ -2,11 +2,13 @@
 //! pcapng for other programs.
 
 use std::{
+    cell::Cell,
     fs::File,
     io::{self, BufReader, IsTerminal, Read, Write},
     net::Shutdown,
     os::unix::net::UnixStream,
     path::Path,
+    rc::Rc,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -67,15 +69,15 @@ pub fn capture(args: &CaptureArgs, runtime_dir: &Path) -> Result<(), Failure> {
     let what = args.port.as_ref().map_or("every port".to_owned(), |port| format!("port {port}"));
     complain(&format!("sweepd: capturing {what}; Ctrl-C ends it"));
     let lines = copy.is_none();
-    let tee = Tee { from: stream, copy, failed: None };
-    let mut reader = match PcapNgReader::new(tee) {
-        Ok(reader) => reader,
-        Err(e) => return Err(broken(&e)),
-    };
+    let failed = Rc::new(Cell::new(None));
+    let tee = Tee { from: stream, copy, failed: failed.clone() };
     let mut tally = Tally::default();
-    let result = read(&mut reader, lines, &mut tally);
+    let result = match PcapNgReader::new(tee) {
+        Ok(mut reader) => read(&mut reader, lines, &mut tally),
+        Err(e) => Err(broken(&e)),
+    };
     tally.summary();
-    match reader.into_inner().failed {
+    match failed.take() {
         None => {}
         Some(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
         Some(e) => return Err(Failure::running(format!("cannot write the capture: {e}"))),
@@ -136,7 +138,7 @@ struct Tee {
     from: BufReader<UnixStream>,
     copy: Option<Box<dyn Write>>,
     /// The copy cannot be written any more.
-    failed: Option<io::Error>,
+    failed: Rc<Cell<Option<io::Error>>>,
 }
 
 impl Read for Tee {
@@ -145,7 +147,7 @@ impl Read for Tee {
         if let Some(copy) = &mut self.copy
             && let Err(e) = copy.write_all(&to[..n]).and_then(|()| copy.flush())
         {
-            self.failed = Some(e);
+            self.failed.set(Some(e));
             return Err(io::ErrorKind::Other.into());
         }
         Ok(n)

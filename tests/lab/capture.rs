@@ -188,6 +188,20 @@ fn a_capture_on_the_terminal_shows_what_was_asked_for_and_ends_by_itself() {
 }
 
 #[test]
+fn a_full_disk_ends_a_capture_and_is_named() {
+    needs_lab!();
+    let lab = Lab::new(2);
+    let router = lab.start();
+    let _pinging = lab.host_starts(1, "ping -i 0.1 10.0.2.2");
+    let config = lab.dir.path().join("sweepd.toml");
+    let ran = sh(&format!("timeout 10 {SWEEPD} capture -w /dev/full --config {}", config.display()));
+    assert_eq!(ran.code, 1, "{ran:?}");
+    let last = ran.text.lines().last().unwrap();
+    assert_eq!(last, "sweepd: cannot write the capture: No space left on device", "{ran:?}");
+    router.stop();
+}
+
+#[test]
 fn a_killed_capture_is_over_and_meanwhile_there_is_no_second_one() {
     needs_lab!();
     let lab = Lab::new(2);

@@ -20,7 +20,11 @@ pub fn line(packet: &EnhancedPacketBlock<'_>, port: &str) -> String {
     let mut line = time(packet.timestamp);
     let ways = format!("{port} > {out}");
     let _ = write!(line, "  {ways:<15} {verdict:<15} {:>5}  ", packet.original_len);
-    line += &describe(&packet.data);
+    let cut = packet.data.len() < packet.original_len as usize;
+    line += &match ethernet::parse(&packet.data) {
+        None if cut => "too little of it was copied".into(),
+        _ => describe(&packet.data),
+    };
     if let Some(held) = held {
         let _ = write!(line, " ({held})");
     }
@@ -216,6 +220,7 @@ mod tests {
         let text = packet(&ip4(ICMP, &[3, 4]), "forwarded after 2.500 ms held, in wan, out a: Sent on.");
         assert!(text.contains("wan > a         forwarded "), "{text}");
         assert!(text.ends_with("icmp unreachable 3/4 (2.500 ms held)"), "{text}");
+        assert!(packet(&[2; 13], "").ends_with("too little of it was copied"), "of 98 bytes");
     }
 
     #[test]
