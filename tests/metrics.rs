@@ -32,11 +32,13 @@ fn free_address() -> SocketAddr {
 fn command(dir: &Path, metrics: SocketAddr) -> Command {
     let file = dir.join("sweepd.toml");
     let text = format!(
-        "[daemon]\nruntime_dir = {:?}\nmetrics = \"{metrics}\"\n[kernel]\nroutes = false\n
+        "[daemon]\nruntime_dir = {:?}\nmetrics = \"{metrics}\"\non_exit = \"forward\"\n[kernel]\nroutes = false\n
          [[port]]\nname = \"left\"\naddresses = [\"192.0.2.0/31\"]\nmac = \"02:00:00:00:00:01\"
          device = \"gen:rate=20000,dst=198.19.0.0/16,dmac=02:00:00:00:00:01\"
          [[port]]\nname = \"right\"\naddresses = [\"192.0.2.2/31\"]\nmac = \"02:00:00:00:00:02\"
          device = \"gen:rate=1000,dst=198.18.0.0/16,dmac=02:00:00:00:00:02\"
+         [[acl]]\nname = \"no-dns\"\naction = \"deny\"\nprotocol = \"udp\"\nto_ports = [53]
+         [[acl]]\nname = \"all\"\naction = \"permit\"\nstate = \"new\"
          [[route]]\nto = \"198.19.0.0/16\"\nvia = \"192.0.2.3\"
          [[neighbor]]\naddress = \"192.0.2.3\"\nmac = \"02:00:00:00:01:02\"\nport = \"right\"\n",
         dir.join("run")
@@ -98,7 +100,8 @@ fn a_scrape_shows_packets_verdicts_workers_and_tables() {
     let start = Instant::now();
     let text = loop {
         let text = scrape(address).unwrap();
-        if sum(&text, "sweepd_port_transmit_packets_total") > 1000.0 {
+        let flows = sum(&text, "sweepd_worker_flows");
+        if sum(&text, "sweepd_port_transmit_packets_total") > 1000.0 && flows > 100.0 {
             break text;
         }
         assert!(start.elapsed() < SOON, "{text}");
@@ -110,6 +113,13 @@ fn a_scrape_shows_packets_verdicts_workers_and_tables() {
         sum(&text, "sweepd_tables_generation") >= 1.0 && sum(&text, "sweepd_fib_prefixes") > 0.0,
         "{text}"
     );
+    let rule = |name: &str| {
+        let series = format!("sweepd_acl_rule_packets_total{{rule=\"{name}\"");
+        let line = text.lines().find(|line| line.starts_with(&series)).unwrap_or_else(|| panic!("{text}"));
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    assert!(rule("all") > 0.0 && rule("no-dns") == 0.0, "{text}");
+    assert!(sum(&text, "sweepd_worker_flows_limit") > 1e4, "{text}");
     if cfg!(target_os = "linux") {
         assert!(text.contains("\nsweepd_worker_cpu_seconds_total{worker=\"0\"} "), "{text}");
     }

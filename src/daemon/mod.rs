@@ -324,7 +324,13 @@ impl Daemon {
             daemon.control = Some(socket.serve(daemon.answerer(ways, reloads.clone()))?);
         }
         if let Some(socket) = listening {
-            let source = metrics::source(daemon.keeper.queries(), reloads);
+            let health = daemon.watchdog.health();
+            let others = metrics::Others {
+                reloads,
+                flows: config.daemon.flows as u64,
+                health: Box::new(move || (health.faults_of_each(), health.stalls())),
+            };
+            let source = metrics::source(daemon.keeper.queries(), others);
             let mut exposition = Exposition::new(daemon.stats.clone(), source);
             daemon.metrics = Some(socket.serve(move || exposition.text())?);
         }

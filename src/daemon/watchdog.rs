@@ -44,6 +44,11 @@ impl Health {
         self.links.iter().map(|link| link.pulse.faults()).sum()
     }
 
+    /// The same of each worker.
+    pub fn faults_of_each(&self) -> Vec<u64> {
+        self.links.iter().map(|link| link.pulse.faults()).collect()
+    }
+
     /// How often a worker was found to hang.
     pub fn stalls(&self) -> u64 {
         self.stalls.load(Ordering::Relaxed)

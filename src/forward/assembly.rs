@@ -141,6 +141,7 @@ pub fn assemble(
                 keeper: keeper.clone(),
                 patience,
                 pulse: links[index].pulse.clone(),
+                home: stats.block(index, stats.places()),
                 at: None,
             })
         })

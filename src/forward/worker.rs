@@ -88,6 +88,8 @@ pub struct Worker {
     pub patience: Patience,
     /// By which others see that it goes on.
     pub pulse: Arc<Pulse>,
+    /// Where it says how many flows it keeps.
+    pub home: BlockRef,
     /// Which of the inputs is being swept, if one is: should a fault end the sweep.
     pub at: Option<usize>,
 }
@@ -123,7 +125,7 @@ impl Worker {
                 break;
             }
             if sweeps.is_multiple_of(CLOCK_SWEEPS) {
-                self.used.report(&self.keeper);
+                self.tell();
             }
             if swept.packets > 0 {
                 idle.busy();
@@ -133,10 +135,16 @@ impl Worker {
                 told_finished = self.keeper.try_send(ToKeeper::Finished { worker: self.index }).is_ok();
             }
             if idle.empty() {
-                self.used.report(&self.keeper);
+                self.tell();
                 self.sleep(swept.pending);
             }
         }
+    }
+
+    /// Says now and then what others want to know.
+    fn tell(&mut self) {
+        self.used.report(&self.keeper);
+        self.home.flows.set(self.slow.flows.len() as u64);
     }
 
     /// One pass over all rings.

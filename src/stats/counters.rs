@@ -70,7 +70,8 @@ pub struct PortBlock {
     pub express: Counter,
     /// Packets taken from the host's own stack, to be sent out of this port.
     pub from_host: Counter,
-    reserved: [Counter; 1],
+    /// Flows that the writer keeps now; in the block of its last place alone, for all ports.
+    pub flows: Counter,
     /// Packets received on this port, by verdict.
     pub verdicts: [Counter; VERDICTS_MAX],
     reserved2: [Counter; 8],
@@ -90,9 +91,13 @@ impl PortBlock {
         }
     }
 
-    /// Adds everything that `other` counts and sets `other` to zero. Only while neither has a writer.
+    /// Adds everything that `other` counts and sets `other` to zero. Only while neither has a writer,
+    /// but for `flows`, which stay.
     pub fn absorb(&self, other: &Self) {
         for (mine, theirs) in self.all().iter().zip(other.all()) {
+            if std::ptr::eq(mine, &self.flows) {
+                continue;
+            }
             mine.add(theirs.get());
             theirs.set(0);
         }

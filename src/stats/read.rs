@@ -47,6 +47,8 @@ pub struct PortTotals {
     pub in_transit: u64,
     /// Forwarded by express from this port.
     pub express: u64,
+    /// Flows that are kept now; of all ports together, in the last place.
+    pub flows: u64,
     /// Received here, by verdict, in the order of [`StatsReader::verdicts`].
     pub verdicts: Vec<u64>,
 }
@@ -66,6 +68,7 @@ impl AddAssign<&PortTotals> for PortTotals {
             (&mut self.held, other.held),
             (&mut self.in_transit, other.in_transit),
             (&mut self.express, other.express),
+            (&mut self.flows, other.flows),
         ] {
             *sum = sum.wrapping_add(n);
         }
@@ -108,6 +111,7 @@ fn sums(blocks: &[PortBlock], layout: &Layout, places: &Places) -> Vec<PortTotal
                 held: sum(&|b| &b.held),
                 in_transit: sum(&|b| &b.handed_over).saturating_sub(taken_over),
                 express: sum(&|b| &b.express),
+                flows: sum(&|b| &b.flows),
                 verdicts,
             }
         })

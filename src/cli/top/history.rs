@@ -111,6 +111,11 @@ impl History {
         graph.iter().skip(graph.len().saturating_sub(n)).copied().collect()
     }
 
+    /// Flows that the workers keep.
+    pub fn flows(&self) -> u64 {
+        self.last.iter().flat_map(|(look, _)| &look.ports).map(|port| port.flows).sum()
+    }
+
     /// Packets that wait for a neighbour, or are between two workers.
     pub fn waiting(&self) -> u64 {
         let ports = self.last.iter().flat_map(|(look, _)| &look.ports);
@@ -158,6 +163,7 @@ pub mod tests {
             tx_packets: tx * n,
             tx_bytes: tx * n * 60,
             tx_dropped: 5 * n,
+            flows: 600,
             verdicts: vec![rx * n - 10 * n, 0, 10 * n],
             ..PortTotals::default()
         };

@@ -66,11 +66,13 @@ fn title(history: &History, lives: bool, width: u16) -> String {
         (None, _) => "sweepd".into(),
     };
     let (waiting, seconds) = (history.waiting(), history.interval().as_secs());
+    let flows = humanize(history.flows(), Unit::Count);
     fitting(
         width,
         [
-            format!(" {daemon}   waiting packets: {waiting}   every {seconds} s   q ends "),
-            format!(" {daemon}   waiting: {waiting}   q ends "),
+            format!(" {daemon}   flows: {flows}   waiting packets: {waiting}   every {seconds} s   q ends "),
+            format!(" {daemon}   flows: {flows}   waiting: {waiting}   q ends "),
+            format!(" {daemon}   flows: {flows}   q ends "),
             format!(" {daemon}   q ends "),
             format!(" {daemon}"),
             " sweepd".into(),
@@ -198,6 +200,7 @@ mod tests {
         let text = screen(&seen(), 80, 24);
         for part in [
             "process 4711",
+            "flows: 1.2k",
             "q ends",
             "in pkt/s",
             "wan",
@@ -224,6 +227,7 @@ mod tests {
         let headings = "port                 in p/s  in b/s  out p/s out b/s lost/s";
         for part in [
             "process 4711",
+            "flows: 1.2k",
             "q ends",
             headings,
             "480M",

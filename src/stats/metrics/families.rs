@@ -9,7 +9,7 @@ use prometheus_client::{
     registry::Unit,
 };
 
-use super::{PortTotals, Scrape, Sizes};
+use super::{PortTotals, RuleCount, Scrape, Sizes};
 use crate::forward::verdict::Verdict;
 
 /// What a family of a port's is called, what it means, and where it stands.
@@ -99,6 +99,8 @@ impl Scrape {
         counter(out, "worker_receive", "Packets that a worker received.", Some(packets()), received)?;
         let sent = numbered().map(|(labels, worker)| (labels, worker.sums.tx_packets));
         counter(out, "worker_transmit", "Packets that a worker sent.", Some(packets()), sent)?;
+        let flows = numbered().map(|(labels, worker)| (labels, worker.sums.flows));
+        gauge(out, "worker_flows", "Flows that a worker keeps.", None, flows)?;
         let times = numbered().filter_map(|(labels, worker)| Some((labels, worker.cpu?)));
         counter(out, "worker_cpu", "Processor time of a worker.", Some(Unit::Seconds), times)
     }
@@ -112,6 +114,12 @@ fn tables(out: &mut DescriptorEncoder<'_>, sizes: &Sizes) -> Result<(), Error> {
     gauge(out, "fib", "Memory of the forwarding tables.", Some(Unit::Bytes), families(sizes.fib_bytes))?;
     gauge(out, "adjacencies", "Next hops in use.", None, alone(sizes.adjacencies))?;
     gauge(out, "neighbors", "Neighbours known on the ports.", None, alone(sizes.neighbors))?;
+    let about = "Flows that each worker has room for.";
+    gauge(out, "worker_flows_limit", about, None, alone(sizes.flows))?;
+    let faults = (0usize..).zip(&sizes.faults).map(|(n, faults)| ([("worker", n)], *faults));
+    counter(out, "worker_faults", "Faults of a worker's own, after which it went on.", None, faults)?;
+    counter(out, "worker_stalls", "How often a worker was found to hang.", None, alone(sizes.stalls))?;
+    rules(out, &sizes.rules)?;
     let outcomes = ["done", "refused"].map(|outcome| [("outcome", outcome)]).into_iter();
     counter(out, "reloads", "Reloads of the configuration.", None, outcomes.zip(sizes.reloads))?;
     let Some((when, ok)) = sizes.last_reload else { return Ok(()) };
@@ -124,6 +132,14 @@ fn tables(out: &mut DescriptorEncoder<'_>, sizes: &Sizes) -> Result<(), Error> {
     )?;
     let about = "When the last reload was.";
     gauge(out, "last_reload_timestamp", about, Some(Unit::Seconds), [(NO_LABELS, when)])
+}
+
+fn rules(out: &mut DescriptorEncoder<'_>, rules: &[RuleCount]) -> Result<(), Error> {
+    let rows = rules.iter().map(|rule| {
+        let action = if rule.denies { "deny" } else { "permit" };
+        ([("rule", rule.name.as_str()), ("action", action)], rule.packets)
+    });
+    counter(out, "acl_rule", "Packets that an access rule fitted.", Some(packets()), rows)
 }
 
 fn prefixes() -> Unit {

@@ -36,6 +36,25 @@ pub struct Sizes {
     pub reloads: [u64; 2],
     /// The last reload: seconds since 1970, and whether it was carried out.
     pub last_reload: Option<(f64, bool)>,
+    /// The access rules in their order, and last the packets that none fitted; empty without rules.
+    pub rules: Vec<RuleCount>,
+    /// How many flows each worker has room for.
+    pub flows: u64,
+    /// Faults of each worker's own.
+    pub faults: Vec<u64>,
+    /// How often a worker was found to hang.
+    pub stalls: u64,
+}
+
+/// An access rule, and the packets that it fitted.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RuleCount {
+    /// Its name; empty for no rule.
+    pub name: String,
+    /// Whether it denies.
+    pub denies: bool,
+    /// Packets.
+    pub packets: u64,
 }
 
 /// Where [`Sizes`] come from; `None` when the keeper does not answer in time.
@@ -127,6 +146,13 @@ mod tests {
             prefixes: [5, 6],
             reloads: [3, 1],
             last_reload: Some((12.5, false)),
+            rules: vec![
+                RuleCount { name: "no-mail".into(), denies: true, packets: 4 },
+                RuleCount { packets: 9, ..RuleCount::default() },
+            ],
+            flows: 1000,
+            faults: vec![0, 2],
+            stalls: 1,
             ..Sizes::default()
         };
         let exposition = Exposition::new(stats.clone(), Box::new(move || Some(sizes.clone())));
@@ -149,6 +175,7 @@ mod tests {
         stats.block(1, 0).rx_packets.add(4);
         stats.block(1, 1).tx_packets.add(9);
         stats.block(2, 1).rx_dropped.set(3);
+        stats.block(1, stats.places()).flows.set(42);
         let text = exposition.text();
         for (series, expected) in [
             ("sweepd_port_receive_packets_total{port=\"wan\"}", 14.0),
@@ -159,6 +186,13 @@ mod tests {
             ("sweepd_verdict_packets_total{port=\"wan\",verdict=\"forwarded\"}", 9.0),
             ("sweepd_verdict_packets_total{port=\"wan\",verdict=\"no_route\"}", 0.0),
             ("sweepd_worker_receive_packets_total{worker=\"1\"}", 4.0),
+            ("sweepd_worker_flows{worker=\"0\"}", 0.0),
+            ("sweepd_worker_flows{worker=\"1\"}", 42.0),
+            ("sweepd_worker_flows_limit", 1000.0),
+            ("sweepd_worker_faults_total{worker=\"1\"}", 2.0),
+            ("sweepd_worker_stalls_total", 1.0),
+            ("sweepd_acl_rule_packets_total{rule=\"no-mail\",action=\"deny\"}", 4.0),
+            ("sweepd_acl_rule_packets_total{rule=\"\",action=\"permit\"}", 9.0),
             ("sweepd_tables_generation", 7.0),
             ("sweepd_fib_prefixes{family=\"ipv6\"}", 6.0),
             ("sweepd_reloads_total{outcome=\"refused\"}", 1.0),
