@@ -36,7 +36,7 @@ run_rc_command()
 	if [ -n "$_own" ]; then $_own; return; fi
 	case $_command in
 	start) echo "$command $rc_flags" >>"$RC_DIR/did" ;;
-	stop) echo "kill $(cat "$pidfile") $procname" >>"$RC_DIR/did" ;;
+	stop) echo "kill $(cat "$pidfile") ${procname:-$command}" >>"$RC_DIR/did" ;;
 	restart) run_rc_command stop && run_rc_command start ;;
 	status) [ -s "$pidfile" ] && echo "$name is running as pid $(cat "$pidfile")." ;;
 	esac
@@ -80,7 +80,7 @@ echo fine >"$dir/sweepd.toml"
 echo 4711 >"$dir/sweepd.pid"
 : >"$dir/modules"
 check="sweepd check --config $dir/sweepd.toml"
-daemon="/usr/sbin/daemon -f -S -T sweepd -l daemon -p $dir/sweepd.pid $dir/sweepd run --config $dir/sweepd.toml"
+daemon="/usr/sbin/daemon -f -S -T sweepd -l daemon -R 5 -P $dir/sweepd.pid $dir/sweepd run --config $dir/sweepd.toml"
 
 conf "sweepd_config=$dir/sweepd.toml"
 expect 1 start ''
@@ -89,8 +89,9 @@ conf "sweepd_enable=YES" "sweepd_config=$dir/sweepd.toml"
 expect 0 start 'kldload netmap' "$check" "$daemon "
 echo netmap >"$dir/modules"
 expect 0 start "$check" "$daemon "
-expect 0 stop "kill 4711 $dir/sweepd"
-expect 0 restart "$check" "kill 4711 $dir/sweepd" "$check" "$daemon "
+# The one that is told to end is daemon(8): killed alone, sweepd would be started again.
+expect 0 stop "kill 4711 /usr/sbin/daemon"
+expect 0 restart "$check" "kill 4711 /usr/sbin/daemon" "$check" "$daemon "
 expect 0 reload "sweepd reload --config $dir/sweepd.toml"
 expect 0 configtest "$check"
 expect 0 status ''
