@@ -130,6 +130,29 @@ aside() {
     step fuzzers fuzzers
 }
 
+# Known faults and licences of the crates, where the programs that know are installed and their
+# data can be had; neither is a part of Debian.
+crates() {
+    local wrong=0 said
+    # check PROGRAM WHAT COMMAND...
+    check() {
+        local program=$1 what=$2
+        shift 2
+        has "$program" || { echo "SKIPPED: $what, for want of $program (cargo install $program)"; return 0; }
+        if said=$(timeout 120 "$@" 2>&1); then
+            echo "$said" | tail -3
+        elif grep -qiE "failed to (fetch|load|obtain|prepare)|couldn't (fetch|open)|network|timed out" <<<"$said"; then
+            echo "SKIPPED: $what, since its data cannot be fetched"
+        else
+            echo "$said"
+            wrong=1
+        fi
+    }
+    check cargo-audit 'known faults of the crates' "$cargo" audit
+    check cargo-deny 'licences and sources of the crates' "$cargo" deny check licenses bans sources
+    return $wrong
+}
+
 manuals() {
     has mandoc || { echo 'SKIPPED: the manual pages, for want of mandoc'; return 0; }
     mandoc -Tlint -Wwarning man/*
@@ -221,7 +244,7 @@ step lint linted
 step docs documented
 step built built
 wait $!
-for name in tests:tested counts:counted fuzz:fuzzed manuals:manuals makefile:makefile bpf:bpf scripts:scripts install:installed ports:ports debian:debian; do
+for name in tests:tested counts:counted fuzz:fuzzed crates:crates manuals:manuals makefile:makefile bpf:bpf scripts:scripts install:installed ports:ports debian:debian; do
     step "${name%:*}" "${name#*:}"
 done
 
