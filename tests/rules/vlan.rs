@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use sweepd::forward::{messages::ToKeeper, verdict::Verdict};
 use sweepd::tables::ReversePath;
 
-use crate::common::{Tube, host_mac, port_mac};
+use crate::common::{host_mac, port_mac};
 use crate::differences::TAGS_OF_NO_VLAN;
 use crate::packets::{Ip4, ethernet, ip6, udp6};
 use crate::router::{Answer, Router, Switch, alone, but, dies, everywhere, plain};
@@ -465,7 +465,7 @@ fn a_sub_port_is_the_kernels_vlan_interface_while_there_is_one() {
         to_router(V100, &echo.build())
     };
     let mut tube = with(|k, spec| if k == TRUNK { spec.host_rings() } else { spec }, 1);
-    let take = |tube: &mut Tube, rib: &Rib| {
+    let take = |tube: &mut crate::common::Tube, rib: &Rib| {
         let builtin = rib.port(1).unwrap().builtin_host;
         tube.change_ports(|port, table| table.builtin_host = if port == V100 { builtin } else { false });
     };
