@@ -334,6 +334,9 @@ impl Daemon {
             let mut exposition = Exposition::new(daemon.stats.clone(), source);
             daemon.metrics = Some(socket.serve(move || exposition.text())?);
         }
+        if confinement == Confinement::Full {
+            confine::restrict_descriptors();
+        }
         Ok(daemon)
     }
 

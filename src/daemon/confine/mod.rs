@@ -5,6 +5,8 @@
 //! The keeper and the threads beside it keep the capabilities by which ports are opened again and
 //! neighbours are asked for.
 
+#[cfg(target_os = "freebsd")]
+mod descriptors;
 #[cfg(target_os = "linux")]
 mod process;
 #[cfg(target_os = "linux")]
@@ -22,6 +24,8 @@ use crate::{
     stats::file::STATS_FILE,
 };
 
+#[cfg(target_os = "freebsd")]
+pub use descriptors::restrict_descriptors;
 #[cfg(target_os = "linux")]
 pub use {
     process::restrict_files,
@@ -119,6 +123,10 @@ fn writable(config: &Config) -> Vec<PathBuf> {
     let outputs = config.ports.iter().filter_map(|port| output(&port.device.device));
     std::iter::once(config.daemon.runtime_dir.clone()).chain(outputs).collect()
 }
+
+/// Does nothing: only FreeBSD has rights of descriptors.
+#[cfg(not(target_os = "freebsd"))]
+pub fn restrict_descriptors() {}
 
 /// What there is no such thing as here.
 #[cfg(not(target_os = "linux"))]
