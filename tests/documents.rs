@@ -85,6 +85,43 @@ fn every_command_in_a_document_exists_with_its_options() {
     assert!(seen >= 20, "{seen}");
 }
 
+/// Whoever sets the clock must not move a timer: the wall clock is read to stamp what is shown or
+/// sent, and for nothing else.
+#[test]
+fn the_wall_clock_is_read_for_stamps_alone() {
+    const STAMPS: [&str; 7] = [
+        "control/capture.rs",
+        "control/reload.rs",
+        "forward/ipv4_options.rs",
+        "forward/tap.rs",
+        "forward/translate/ledger.rs",
+        "stats/file.rs",
+        "stats/rows.rs",
+    ];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let (mut folders, mut found) = (vec![root.clone()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            if path.extension().is_none_or(|ending| ending != "rs") {
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            if ["SystemTime::now", "Timestamp::now", "CLOCK_REALTIME"]
+                .iter()
+                .any(|clock| text.contains(clock))
+            {
+                found.push(path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned());
+            }
+        }
+    }
+    found.sort();
+    assert_eq!(found, STAMPS, "a file that reads the wall clock, or no longer does");
+}
+
 #[test]
 fn every_verdict_is_explained_by_its_symptom() {
     let text =
