@@ -266,8 +266,13 @@ impl Rib {
         let device_mac = parent.map_or(entry.spec.device_mac, |parent| parent.mac);
         table.mac = entry.spec.mac.or(link.and_then(|link| link.mac)).unwrap_or(device_mac);
         let kernel_mtu = link.map(|link| u16::try_from(link.mtu).unwrap_or(u16::MAX));
-        let usual = parent.map_or(USUAL_MTU, |parent| parent.mtu);
-        table.mtu = entry.spec.mtu.or(kernel_mtu).unwrap_or(usual).min(entry.spec.max_len);
+        // What is longer than the interface's own MTU it drops without a word.
+        let device_mtu = kernel_mtu.or(parent.map(|parent| parent.mtu));
+        let mtu = match (entry.spec.mtu, device_mtu) {
+            (Some(given), Some(device)) => given.min(device),
+            (given, device) => given.or(device).unwrap_or(USUAL_MTU),
+        };
+        table.mtu = mtu.min(entry.spec.max_len);
         table.builtin_host = entry.spec.builtin_host || entry.spec.sub.is_some() && entry.index.is_none();
         table.sub = entry.spec.sub;
         let subs = self.sub_ports(port);

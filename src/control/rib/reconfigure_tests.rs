@@ -237,6 +237,17 @@ fn the_check_of_sources_changes_with_the_configuration() {
 }
 
 #[test]
+fn a_configured_mtu_is_no_more_than_the_interfaces_own() {
+    let mut rib = Rib::new(vec![PortSpec { mtu: Some(1400), ..spec("wan") }], &[], &[]);
+    let mut mtu_with = |mtu| {
+        let KernelEvent::LinkChanged(wan) = link(WAN, "wan", true) else { unreachable!() };
+        feed(&mut rib, [KernelEvent::LinkChanged(Link { mtu, ..wan })]);
+        rib.port(0).map(|port| port.mtu)
+    };
+    assert_eq!([1500, 1300, 9000].map(&mut mtu_with), [Some(1400), Some(1300), Some(1400)]);
+}
+
+#[test]
 fn what_the_kernel_says_comes_back_when_the_configuration_no_longer_says_it() {
     let given = Given {
         ports: vec![

@@ -85,6 +85,14 @@ impl Netif {
         self.index
     }
 
+    /// Its name of the moment, or its index when it has none any more.
+    pub fn name(&self) -> String {
+        self.request().map_or_else(
+            |_| format!("number {}", self.index),
+            |request| request.ifr_name.iter().take_while(|c| **c != 0).map(|c| *c as u8 as char).collect(),
+        )
+    }
+
     /// A request with the interface's name of the moment.
     fn request(&self) -> io::Result<libc::ifreq> {
         let mut request = empty_request();

@@ -451,7 +451,7 @@ impl PortControl for XdpControl {
         if too_long && !self.mtu_was_too_long {
             log::warn!(
                 "the MTU of interface {} was raised beyond {}: longer packets are dropped",
-                self.netif.index(),
+                self.netif.name(),
                 MAX_FRAME - LINK_HEADER
             );
         }
