@@ -37,28 +37,29 @@ impl FromIterator<IpAddr> for LocalAddresses {
 }
 
 #[inline(always)]
-fn bits4(address: u32) -> [u32; 2] {
-    let mixed = address.wrapping_mul(0x9e37_79b9);
-    [mixed >> 20, mixed >> 8 & 0xfff]
+fn mixed4(address: u32) -> u32 {
+    address.wrapping_mul(0x9e37_79b9)
 }
 
 #[inline(always)]
-fn bits6(address: u128) -> [u32; 2] {
+fn mixed6(address: u128) -> u32 {
     let folded = (address >> 64) as u64 ^ (address as u64).rotate_left(23);
-    let mixed = folded.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    [(mixed >> 52) as u32, (mixed >> 40) as u32 & 0xfff]
+    (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
+
+/// Where an address's bits have their numbers, 12 bits each, in what it was mixed to.
+const BITS_AT: [u32; 2] = [20, 8];
 
 impl LocalAddresses {
     /// Has packets from `address` looked at with care, though it is not in the set: `may_contain`
     /// answers yes for it, `contains` no. For the links' broadcast addresses, which are no source
     /// either (RFC 1122 section 3.2.1.3).
     pub fn watch(&mut self, address: IpAddr) {
-        let bits = match address {
-            IpAddr::V4(a) => bits4(a.into()),
-            IpAddr::V6(a) => bits6(a.into()),
+        let mixed = match address {
+            IpAddr::V4(a) => mixed4(a.into()),
+            IpAddr::V6(a) => mixed6(a.into()),
         };
-        for bit in bits {
+        for bit in BITS_AT.map(|at| mixed >> at) {
             self.maybe[bit as usize / 64 % WORDS] |= 1 << (bit % 64);
         }
     }
@@ -66,20 +67,24 @@ impl LocalAddresses {
     /// `false` when the IPv4 address (host order) is not in the set; `true` when it may be.
     #[inline(always)]
     pub fn may_contain4(&self, address: u32) -> bool {
-        self.has(bits4(address))
+        self.has(mixed4(address))
     }
 
     /// `false` when the IPv6 address (host order) is not in the set; `true` when it may be.
     #[inline(always)]
     pub fn may_contain6(&self, address: u128) -> bool {
-        self.has(bits6(address))
+        self.has(mixed6(address))
     }
 
     #[inline(always)]
-    fn has(&self, [one, other]: [u32; 2]) -> bool {
-        let is_set = |bit: u32| self.maybe[bit as usize / 64 % WORDS] >> (bit % 64) & 1 != 0;
+    fn has(&self, mixed: u32) -> bool {
         // The first says no to nearly all.
-        is_set(one) && is_set(other)
+        self.is_set(mixed >> BITS_AT[0]) && self.is_set(mixed >> BITS_AT[1])
+    }
+
+    #[inline(always)]
+    fn is_set(&self, bit: u32) -> bool {
+        self.maybe[bit as usize / 64 % WORDS] >> (bit % 64) & 1 != 0
     }
 
     /// The filter that `may_contain` asks.
