@@ -125,8 +125,18 @@ pub enum DaemonError {
         reason: String,
     },
     /// No memory, threads or descriptors.
-    #[error("cannot start: {0}")]
+    #[error("cannot start: {0}{hint}", hint = remedy(.0))]
     System(#[from] io::Error),
+}
+
+/// What to do where the system has no more of something.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM) => "; set fewer [daemon] flows, or let it have more memory",
+        Some(libc::EMFILE) => "; let it open more files (ulimit -n)",
+        Some(libc::EAGAIN) => "; let it start more threads (ulimit -u)",
+        _ => "",
+    }
 }
 
 impl DaemonError {

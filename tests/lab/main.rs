@@ -13,6 +13,7 @@ mod changes;
 mod confined;
 mod control;
 mod daemons;
+mod documents;
 mod errors;
 mod express;
 mod fail_open;
