@@ -41,7 +41,12 @@ const PARTS: [Part; 8] = [
     Part::new("loop", true, &[], &[]),
     Part::new("lookup", true, &[], &["--against", "1"]),
     Part::new("r530", true, &[], &["--rounds", "1", "--milliseconds", "100"]),
-    Part::new("gateway", true, &[], &["--rounds", "200", "--flows", "1000,100000"]),
+    Part::new(
+        "gateway",
+        true,
+        &[],
+        &["--rounds", "200", "--flows", "1000,100000", "--series", "destinations", "--device-flows", "1000"],
+    ),
     Part::new("acl", false, &[], &[]),
     Part::new("peers", true, &[], &["--rounds", "1", "--milliseconds", "300"]),
     Part::new("veth", true, &[], &["--rounds", "1", "--milliseconds", "200"]),

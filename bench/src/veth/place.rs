@@ -121,14 +121,7 @@ impl Place {
         }
         router.ip("addr add 10.2.0.1/24 dev r0")?;
         router.ip(&format!("addr add {ADDRESS}/24 dev r1"))?;
-        router.ip("neigh replace 10.2.0.2 lladdr 02:00:00:07:00:01 nud permanent dev r0")?;
         router.ip("route add 10.1.0.0/16 via 10.2.0.2")?;
-        let mut lines = String::new();
-        for hop in 1..=NEXT_HOPS {
-            let (address, mac) = (gateway(hop), text(hop_mac(hop)));
-            let _ = writeln!(lines, "neigh replace {address} lladdr {mac} nud permanent dev r1");
-        }
-        router.batch(&lines)?;
         for setting in ["all.rp_filter", "default.rp_filter", "r0.rp_filter", "r1.rp_filter"] {
             router.exec(&format!("sysctl -qw net.ipv4.conf.{setting}=0"))?;
         }
@@ -144,6 +137,21 @@ impl Place {
             router,
             sink,
         })
+    }
+
+    /// Tells the router's kernel who its neighbours are. It forgets them when a device's MAC address
+    /// is set, as DPDK's net_af_packet does.
+    ///
+    /// # Errors
+    /// What `ip` says.
+    pub fn set_neighbors(&self) -> io::Result<()> {
+        let mut lines =
+            format!("neigh replace 10.2.0.2 lladdr 02:00:00:07:00:01 nud permanent dev {INSIDE}\n");
+        for hop in 1..=NEXT_HOPS {
+            let (address, mac) = (gateway(hop), text(hop_mac(hop)));
+            let _ = writeln!(lines, "neigh replace {address} lladdr {mac} nud permanent dev {OUTSIDE}");
+        }
+        self.router.batch(&lines).map(drop)
     }
 
     /// Gives the router's kernel these routes and no others; gives how long that took.

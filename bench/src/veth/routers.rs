@@ -176,6 +176,7 @@ impl Programs {
         // Beside another router the kernel's must not forward what that one leaves to it.
         place.kernel_forwards(matches!(router, Router::Kernel | Router::Nftables | Router::Xdp))?;
         place.take_frames()?;
+        place.set_neighbors()?;
         match router {
             Router::Kernel => {}
             Router::Nftables => {
