@@ -297,9 +297,27 @@ impl Wires {
         // Markers are put aside twice here, once as they are sent and once with all the rest.
         let aside = self.aside.clone();
         while self.send_chunk(0, &frame).iter().all(|(_, frame)| frame[..6] != host_mac(1, host)) {
-            assert!(start.elapsed() < SOON, "sweepd does not follow the kernel's routes");
+            assert!(start.elapsed() < SOON, "sweepd does not follow the kernel's routes: {}", self.lookups());
         }
         self.aside = aside;
+    }
+
+    /// Where the kernel, the keeper, the driver's program and a worker send the last probe.
+    fn lookups(&mut self) -> String {
+        let mut text = self.router.sh("ip route show 100.127.0.1; ip neigh show dev p1");
+        if let Some(running) = &self.daemon {
+            for what in [&["show", "routes", "100.127.0.1"][..], &["show", "routes", "--diff"]] {
+                let mut show = command(env!("CARGO_BIN_EXE_sweepd"));
+                let out = show.args(what).arg("--config").arg(&running.config).output().unwrap();
+                text += &String::from_utf8_lossy(&[out.stdout, out.stderr].concat());
+            }
+        }
+        for options in [vec![], vec![1; 4]] {
+            let probe = Ip4 { options, ..Ip4::udp(NEAR, "100.127.0.1", 9) };
+            let out = self.send_chunk(0, &[to_router(0, &probe.build())]);
+            text += &format!("{} bytes of options: {out:x?}\n", probe.options.len());
+        }
+        text
     }
 }
 
