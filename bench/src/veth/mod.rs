@@ -8,12 +8,6 @@
 //! sleeps (DPDK) cannot share a core, so it has one for itself, and sweepd does the same beside it;
 //! there only the router's own process counts.
 
-#[allow(dead_code, reason = "the bench needs a part of it")]
-#[path = "../../../netmap/src/device/xdp/asm.rs"]
-mod asm;
-#[allow(dead_code, reason = "the bench needs a part of it")]
-#[path = "../../../netmap/src/device/xdp/bpf.rs"]
-mod bpf;
 mod place;
 mod report;
 mod routers;

@@ -8,10 +8,10 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
 };
 
-use super::{
+use netmap::device::xdp::{
     asm::{
         Asm,
         Cond::{Above, NotEqual},
@@ -37,8 +37,6 @@ const HOP_AT: i16 = 42;
 const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
 const REDIRECT: i32 = 23;
-const PROG_TEST_RUN: libc::c_int = 10;
-const LIVE_FRAMES: u32 = 1 << 1;
 
 /// A MAC address.
 pub type Mac = [u8; 6];
@@ -165,42 +163,9 @@ impl Generator {
     /// Sends `n` frames, from the calling thread's network namespace, as fast as they go.
     ///
     /// # Errors
-    /// The kernel's: `EINVAL` where it has no live frames (before Linux 5.18).
+    /// Those of [`bpf::run_live`].
     pub fn send(&self, n: u32) -> io::Result<()> {
-        #[repr(C)]
-        #[derive(Default)]
-        struct Attributes {
-            prog_fd: u32,
-            retval: u32,
-            data_size_in: u32,
-            data_size_out: u32,
-            data_in: u64,
-            data_out: u64,
-            repeat: u32,
-            duration: u32,
-            ctx_size_in: u32,
-            ctx_size_out: u32,
-            ctx_in: u64,
-            ctx_out: u64,
-            flags: u32,
-            cpu: u32,
-            batch_size: u32,
-            _pad: u32,
-        }
-        let mut attributes = Attributes {
-            prog_fd: self.program.as_raw_fd() as u32,
-            data_size_in: FRAME as u32,
-            data_in: self.template.as_ptr() as u64,
-            repeat: n,
-            flags: LIVE_FRAMES,
-            batch_size: 64,
-            ..Attributes::default()
-        };
-        // SAFETY: the kernel reads the attributes and the frame, which live until it is done.
-        let done = unsafe {
-            libc::syscall(libc::SYS_bpf, PROG_TEST_RUN, &raw mut attributes, size_of::<Attributes>())
-        };
-        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        bpf::run_live(self.program.as_fd(), &self.template, n)
     }
 }
 

@@ -1,5 +1,5 @@
-//! A small assembler for BPF: just what [`super::program`] needs, written so that the program
-//! reads from top to bottom. Jumps name labels; [`Asm::finish`] puts the distances in.
+//! A small assembler for BPF: just what the ports' program and the benchmarks need, written so that
+//! a program reads from top to bottom. Jumps name labels; [`Asm::finish`] puts the distances in.
 //!
 //! An instruction is 64 bits: opcode (8), destination and source register (4 each), a signed
 //! offset (16), a signed constant (32); RFC 9669, section 3.
@@ -10,6 +10,7 @@ use std::collections::HashMap;
 /// kept, `R10` is the top of the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
+#[allow(missing_docs, reason = "they are called by their names")]
 pub enum Reg {
     R0,
     R1,
@@ -27,7 +28,9 @@ pub enum Reg {
 /// The right-hand side of an operation: a register or a constant (sign-extended to 64 bits).
 #[derive(Clone, Copy, Debug)]
 pub enum Operand {
+    /// What is in this register.
     Reg(Reg),
+    /// This number.
     Imm(i32),
 }
 
@@ -46,6 +49,7 @@ impl From<i32> for Operand {
 /// Width of a memory access.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
+#[allow(missing_docs, reason = "their names say it")]
 pub enum Size {
     U32 = 0x00,
     U16 = 0x08,
@@ -56,6 +60,7 @@ pub enum Size {
 /// 64-bit arithmetic.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
+#[allow(missing_docs, reason = "their names say it")]
 pub enum Op {
     Add = 0x00,
     Multiply = 0x20,
@@ -68,6 +73,7 @@ pub enum Op {
 /// Conditions of a jump; comparisons are unsigned.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
+#[allow(missing_docs, reason = "their names say it")]
 pub enum Cond {
     Equal = 0x10,
     Above = 0x20,

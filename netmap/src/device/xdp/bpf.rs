@@ -48,6 +48,9 @@ pub const PROGRAM_READS: u32 = 1 << 7;
 /// Map flag: an array whose values can be mapped into memory.
 pub const MAPPABLE: u32 = 1 << 10;
 
+/// Flag of a test run: frames are really sent.
+const LIVE_FRAMES: u32 = 1 << 1;
+
 /// How a program is attached to an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
@@ -322,44 +325,65 @@ pub struct TestRun {
     pub frame: Vec<u8>,
 }
 
+/// What `BPF_PROG_TEST_RUN` is asked; older kernels take it when what they do not know is 0.
+#[repr(C)]
+#[derive(Default)]
+struct TestAttributes {
+    prog_fd: u32,
+    retval: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    ctx_size_in: u32,
+    ctx_size_out: u32,
+    ctx_in: u64,
+    ctx_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch_size: u32,
+    _pad: u32,
+}
+
 /// Runs an XDP program once over `frame` as the kernel would on a packet from queue 0; nothing is sent
 /// anywhere. Frames shorter than an Ethernet header are refused.
 ///
 /// # Errors
 /// The kernel's.
 pub fn test_run(program: BorrowedFd, frame: &[u8]) -> io::Result<TestRun> {
-    #[repr(C)]
-    struct Attributes {
-        prog_fd: u32,
-        retval: u32,
-        data_size_in: u32,
-        data_size_out: u32,
-        data_in: u64,
-        data_out: u64,
-        repeat: u32,
-        duration: u32,
-        ctx_size_in: u32,
-        ctx_size_out: u32,
-        ctx_in: u64,
-        ctx_out: u64,
-    }
     let mut out = vec![0; frame.len() + 256];
-    let mut attributes = Attributes {
+    let mut attributes = TestAttributes {
         prog_fd: program.as_raw_fd() as u32,
-        retval: 0,
         data_size_in: frame.len() as u32,
         data_size_out: out.len() as u32,
         data_in: frame.as_ptr() as u64,
         data_out: out.as_mut_ptr() as u64,
         // More would wait for an RCU grace period each time.
         repeat: 1,
-        duration: 0,
-        ctx_size_in: 0,
-        ctx_size_out: 0,
-        ctx_in: 0,
-        ctx_out: 0,
+        ..TestAttributes::default()
     };
     bpf(PROG_TEST_RUN, &mut attributes)?;
     out.truncate(attributes.data_size_out as usize);
     Ok(TestRun { result: attributes.retval, frame: out })
+}
+
+/// Runs an XDP program `n` times over frames of the kernel's, which begin as copies of `frame` and
+/// come back to it as the program has left them; what the program says becomes of each, and it may
+/// send them. The interfaces are those of the calling thread's network namespace.
+///
+/// # Errors
+/// The kernel's: `EINVAL` where it has no live frames (before Linux 5.18).
+pub fn run_live(program: BorrowedFd, frame: &[u8], n: u32) -> io::Result<()> {
+    let mut attributes = TestAttributes {
+        prog_fd: program.as_raw_fd() as u32,
+        data_size_in: frame.len() as u32,
+        data_in: frame.as_ptr() as u64,
+        repeat: n,
+        flags: LIVE_FRAMES,
+        batch_size: 64,
+        ..TestAttributes::default()
+    };
+    bpf(PROG_TEST_RUN, &mut attributes).map(drop)
 }

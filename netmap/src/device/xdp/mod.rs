@@ -16,7 +16,7 @@
 use super::{OpenError, OpenOptions, Port};
 
 #[cfg(target_os = "linux")]
-mod asm;
+pub mod asm;
 #[cfg(target_os = "linux")]
 pub mod bpf;
 #[cfg(target_os = "linux")]
