@@ -4,7 +4,11 @@ use std::{thread, time::Duration};
 
 use nix::sys::signal::Signal;
 
-use crate::{needs_lab, net::Lab};
+use crate::{
+    needs_lab,
+    net::{Lab, SWEEPD},
+    sockets::{Receiver, Sender, missing_and_double},
+};
 
 #[test]
 fn a_signal_ends_it_and_the_kernel_goes_on() {
@@ -47,12 +51,42 @@ fn a_signal_while_it_starts_leaves_nothing_behind() {
 }
 
 #[test]
+fn an_upgrade_in_place_interrupts_a_flow_for_a_moment() {
+    needs_lab!();
+    let lab = Lab::new(2);
+    lab.router("sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'").ok();
+    let mut old = lab.start();
+    lab.host(1, "ping -c 1 -W 2 10.0.2.2").ok();
+    let receiver = Receiver::start(&lab, 2, 7061);
+    let sender = Sender::start(&lab, 1, "10.0.2.2", 7061);
+    thread::sleep(Duration::from_millis(300));
+    // Another file takes the old one's place, as a package manager does it.
+    let new = lab.dir.path().join("sweepd-new");
+    std::fs::copy(SWEEPD, &new).unwrap();
+    old.signal(Signal::SIGTERM);
+    assert_eq!(old.wait(), Some(0), "{}", old.log());
+    // Meanwhile the kernel forwards.
+    thread::sleep(Duration::from_millis(300));
+    let mut router = lab.launch_binary(&new, "");
+    lab.wait_for_start(&mut router);
+    thread::sleep(Duration::from_millis(500));
+    let sent = sender.finish();
+    let got = receiver.finish();
+    let (missing, double) = missing_and_double(&got, sent);
+    let longest = got.windows(2).map(|two| two[1].1 - two[0].1).max().unwrap();
+    println!("{} of {sent} packets lost, nothing came for {longest:.0?} at most", missing.len());
+    assert!(sent > 500 && longest < Duration::from_secs(1) && double.is_empty(), "{longest:?} {double:?}");
+    assert!(router.verdict("forwarded") > 100);
+    router.stop();
+}
+
+#[test]
 fn a_second_one_is_refused_and_the_first_goes_on() {
     needs_lab!();
     let lab = Lab::new(2);
     let mut first = lab.start();
     let config = lab.dir.path().join("sweepd.toml");
-    let again = || lab.router(&format!("{} run --config {}", crate::net::SWEEPD, config.display()));
+    let again = || lab.router(&format!("{} run --config {}", SWEEPD, config.display()));
     let second = again();
     assert_eq!(second.code, 1, "{}", second.text);
     let errors: Vec<_> = second.text.lines().filter(|line| line.starts_with("sweepd: ")).collect();
