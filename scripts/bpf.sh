@@ -6,24 +6,35 @@
 set -eu
 cd "$(dirname "$0")/.."
 source=src/express/express.bpf.c
-bytes=src/express/express.bpf.bin
 version=14
 
 work=$(mktemp -d)
 trap 'rm -r "$work"' EXIT
-clang -target bpf -mcpu=v3 -O2 -g0 -Wall -Wextra -Werror -Wno-parentheses -c "$source" -o "$work/express.o"
-llvm-objcopy -O binary -j xdp "$work/express.o" "$work/express.bin"
+
+# compile NAME OPTION...
+compile() {
+    name=$1
+    shift
+    clang -target bpf -mcpu=v3 -O2 -g0 -Wall -Wextra -Werror -Wno-parentheses "$@" -c "$source" -o "$work/$name.o"
+    llvm-objcopy -O binary -j xdp "$work/$name.o" "$work/$name.bpf.bin"
+}
+compile express
+compile express-steps -DSTEPS
 
 case ${1:-} in
     make)
-        cp "$work/express.bin" "$bytes"
-        ls -l "$bytes"
+        cp "$work"/*.bpf.bin src/express/
+        ls -l src/express/*.bpf.bin
         ;;
     check)
-        cmp "$work/express.bin" "$bytes" && exit
+        differ=
+        for bytes in "$work"/*.bpf.bin; do
+            cmp "$bytes" "src/express/${bytes##*/}" || differ="$differ ${bytes##*/}"
+        done
+        [ -n "$differ" ] || exit 0
         have=$(clang -dumpversion)
         [ "${have%%.*}" = $version ] || { echo "SKIPPED: the express program's bytes: this is clang $have, not $version"; exit 0; }
-        echo "$bytes is not what $source gives: make bpf" >&2
+        echo "not what $source gives:$differ; make bpf" >&2
         exit 1
         ;;
     *)

@@ -22,7 +22,7 @@ use frames::{Random, frame, number, repair};
 use netmap::device::xdp::bpf::{self, Map, MapType, TestRun};
 use packets::ethernet;
 use sweepd::{
-    express::Express,
+    express::{Express, Length},
     forward::verdict::Verdict,
     tables::{self, Action, NextHopId, PortId, ReversePath, fixed, shown::Counts},
 };
@@ -53,7 +53,7 @@ fn allowed() -> bool {
 }
 
 impl Router {
-    fn new(random: &mut Random) -> Self {
+    fn new(random: &mut Random, length: Length) -> Self {
         let addresses =
             |k: usize| [format!("10.0.{k}.1/24"), format!("2001:db8:{k}::1/64"), format!("fe80::{k}:1/64")];
         let specs: Vec<PortSpec> =
@@ -63,8 +63,9 @@ impl Router {
         let express = Express::new().unwrap();
         // No queue has a socket: what goes to a worker comes out as "pass".
         let sockets = Map::<4>::new("no_sockets", MapType::Sockets, 4, 1, 0).unwrap();
-        let programs =
-            (0..PORTS).map(|port| express.load(port as PortId, sockets.as_fd()).unwrap()).collect();
+        let programs = (0..PORTS)
+            .map(|port| express.load_as(length, port as PortId, sockets.as_fd()).unwrap())
+            .collect();
         for port in 0..PORTS {
             express.set_device(port as PortId, Some(INTERFACE)).unwrap();
         }
@@ -253,9 +254,15 @@ fn what_the_program_forwards_the_worker_forwards_alike() {
     if !allowed() {
         return;
     }
+    for length in [Length::Asked, Length::Counted] {
+        let mut random = Random(number("SWEEPD_SEED", 1));
+        let router = Router::new(&mut random, length);
+        forward_alike(router, random);
+    }
+}
+
+fn forward_alike(mut router: Router, mut random: Random) {
     let (cases, seed) = (number("SWEEPD_CASES", 100_000), number("SWEEPD_SEED", 1));
-    let mut random = Random(seed);
-    let mut router = Router::new(&mut random);
     let (mut done, mut express, mut plain) = (0, 0, 0);
     while done < cases {
         let (mut forwarded, mut out) = (Vec::new(), Vec::new());
@@ -326,7 +333,7 @@ fn stages_that_must_see_every_packet_keep_it_from_the_program() {
         return;
     }
     let mut random = Random(7);
-    let mut router = Router::new(&mut random);
+    let mut router = Router::new(&mut random, Length::Asked);
     let frame = loop {
         let (frame, to, length) = router.plain(&mut random, 0);
         if router.is_sent(to, length, &frame[14..]) {
@@ -369,7 +376,7 @@ fn what_leaves_by_an_interface_that_takes_no_frames_goes_to_the_worker() {
         return;
     }
     let mut random = Random(9);
-    let router = Router::new(&mut random);
+    let router = Router::new(&mut random, Length::Asked);
     for port in 0..PORTS {
         router.express.set_device(port as PortId, None).unwrap();
     }

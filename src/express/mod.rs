@@ -31,6 +31,7 @@ use crate::tables::{
 use devices::Devices;
 use grace::Grace;
 use layout::Maps;
+pub use program::Length;
 
 /// Instead of an instance: no program forwards anything.
 const CLOSED: u32 = 2;
@@ -59,7 +60,7 @@ impl Express {
             Some(libc::EPERM | libc::EACCES) => "express takes CAP_BPF and CAP_NET_ADMIN".into(),
             Some(libc::ENOMEM) => "no memory for express, which takes 54 MiB".into(),
             Some(libc::EINVAL) => {
-                format!("this kernel has no mappable BPF maps ({e}); express takes Linux 5.18")
+                format!("this kernel has no mappable BPF maps ({e}); express takes Linux 5.15")
             }
             _ => format!("express cannot have its maps: {e}"),
         })
@@ -122,7 +123,16 @@ impl Express {
     /// # Errors
     /// The kernel's; when it refuses the program, with the reason.
     pub fn load(&self, port: PortId, sockets: BorrowedFd) -> io::Result<OwnedFd> {
-        program::load(&self.maps, sockets, port)
+        let asks = self.load_as(Length::Asked, port, sockets);
+        asks.or_else(|refused| self.load_as(Length::Counted, port, sockets).map_err(|_| refused))
+    }
+
+    /// Loads the program that learns of frames' lengths in this way.
+    ///
+    /// # Errors
+    /// As for [`Express::load`].
+    pub fn load_as(&self, length: Length, port: PortId, sockets: BorrowedFd) -> io::Result<OwnedFd> {
+        program::load(&self.maps, length, sockets, port)
     }
 
     /// Whether an interface takes redirected frames; none when the kernel cannot say.

@@ -11,19 +11,37 @@ use super::layout::{Maps, Place};
 
 /// What `make bpf` makes of `express.bpf.c`: instructions of 64 bits, little-endian.
 const BYTES: &[u8] = include_bytes!("express.bpf.bin");
+/// The same for kernels that do not tell a frame's length.
+const STEPS: &[u8] = include_bytes!("express-steps.bpf.bin");
 /// Upper half of the constant that marks a place; the lower half is the place's number.
 const MARK: u64 = 0x6578_7072;
 /// The instruction that loads a constant of 64 bits; the one behind it has the upper half.
 const LOAD: u64 = 0x18;
 
+/// How a program learns how long a frame is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Length {
+    /// It asks the kernel, which knows since Linux 5.18.
+    Asked,
+    /// It counts, in a dozen steps.
+    Counted,
+}
+
 /// Loads the program of a port: for packets that come in by `port` and otherwise go to `sockets`.
 ///
 /// # Errors
 /// The kernel's; when it refuses the program, with the reason.
-pub(super) fn load(maps: &Maps, sockets: BorrowedFd, port: u16) -> io::Result<OwnedFd> {
-    let mut code: Vec<u64> = BYTES.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
+pub(super) fn load(maps: &Maps, length: Length, sockets: BorrowedFd, port: u16) -> io::Result<OwnedFd> {
+    let mut code = instructions(match length {
+        Length::Asked => BYTES,
+        Length::Counted => STEPS,
+    });
     put_in(&mut code, &maps.places(sockets.as_raw_fd(), port));
     bpf::load("sweep_express", &code)
+}
+
+fn instructions(bytes: &[u8]) -> Vec<u64> {
+    bytes.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect()
 }
 
 /// Replaces every mark by what belongs there.
@@ -66,17 +84,18 @@ mod tests {
     }
 
     #[test]
-    fn every_mark_of_the_program_has_its_place() {
-        let code: Vec<u64> = BYTES.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
-        let mut found = [false; 14];
-        let mut at = 0;
-        while at + 1 < code.len() {
-            let is_load = code[at] & 0xff == LOAD;
-            if is_load && code[at + 1] >> 32 == MARK {
-                found[(code[at] >> 32) as usize] = true;
+    fn every_mark_of_the_programs_has_its_place() {
+        for code in [BYTES, STEPS].map(instructions) {
+            let mut found = [false; 14];
+            let mut at = 0;
+            while at + 1 < code.len() {
+                let is_load = code[at] & 0xff == LOAD;
+                if is_load && code[at + 1] >> 32 == MARK {
+                    found[(code[at] >> 32) as usize] = true;
+                }
+                at += if is_load { 2 } else { 1 };
             }
-            at += if is_load { 2 } else { 1 };
+            assert_eq!(found, [true; 14]);
         }
-        assert_eq!(found, [true; 14]);
     }
 }

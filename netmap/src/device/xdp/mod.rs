@@ -35,6 +35,8 @@ mod queue;
 mod settings;
 #[cfg(target_os = "linux")]
 mod socket;
+#[cfg(target_os = "linux")]
+mod steering;
 
 #[cfg(target_os = "linux")]
 pub use hook::Hook;

@@ -9,7 +9,13 @@ use std::{
 
 use proptest::prelude::*;
 
-use super::*;
+use super::{
+    super::{
+        asm::{Asm, Reg::R0},
+        steering::*,
+    },
+    *,
+};
 use crate::arena::Mapping;
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -262,9 +268,15 @@ fn low_memory() -> (Mapping, NonNull<u8>) {
 /// Runs the program over `frame` from receive queue `queue` in the interpreter. The interpreter
 /// refuses every access outside the frame, the context, the stack and the maps' values.
 fn interpret(frame: &[u8], queue: u32) -> Way {
+    let [way, counted] = [Length::Asked, Length::Counted].map(|length| interpret_with(frame, queue, length));
+    assert_eq!(way, counted);
+    way
+}
+
+fn interpret_with(frame: &[u8], queue: u32, length: Length) -> Way {
     let owned = [LOCAL4.into(), SHARED4.into(), ANNOUNCED4.into(), LOCAL6.into()];
     let settings = Settings::new(MAC, &vlans(), &owned);
-    let code = assemble(&Places {
+    let places = Places {
         settings: MapRef::Address(settings.0.as_ptr() as u64),
         local4: MapRef::Address(LOCAL4_MAP),
         local6: MapRef::Address(LOCAL6_MAP),
@@ -272,7 +284,8 @@ fn interpret(frame: &[u8], queue: u32) -> Way {
         passed: MapRef::Address(PASSED_MAP),
         before: MapRef::Address(BEFORE_MAP),
         sockets: MapRef::Address(SOCKETS_MAP),
-    });
+    };
+    let code = assemble(&places, length);
     let code: Vec<u8> = code.iter().flat_map(|i| i.to_le_bytes()).collect();
     let (_low, start) = low_memory();
     // SAFETY: 4096 bytes are there; nothing else looks at them.
@@ -576,7 +589,12 @@ fn the_kernel_accepts_the_program_and_agrees() {
     if !allowed() {
         return;
     }
-    let mut port = Program::load(MAC, &vlans(), 1).unwrap();
+    for length in [Length::Asked, Length::Counted] {
+        kernel_agrees(Program::load_as(length, MAC, &vlans(), 1).unwrap());
+    }
+}
+
+fn kernel_agrees(mut port: Program) {
     port.set_owner(LOCAL4.into(), Owner::Host).unwrap();
     port.set_owner(LOCAL6.into(), Owner::Host).unwrap();
     port.set_owner(SHARED4.into(), Owner::Shared).unwrap();
