@@ -310,9 +310,8 @@ __attribute__((section("xdp"), used)) int express(struct xdp_md *ctx)
 #ifdef STEPS
 	// First of all, while the verifier knows of one way only: it goes every way through the steps.
 	u64 frame = count_length(ctx);
-	asm volatile("" ::: "memory");
 #endif
-	u8 *head = (u8 *)(u64)*(volatile u32 *)&ctx->data, *end = (u8 *)(u64)*(volatile u32 *)&ctx->data_end;
+	u8 *head = (u8 *)(u64)ONCE(ctx->data), *end = (u8 *)(u64)ONCE(ctx->data_end);
 	u8 *ip = head + ETHERNET;
 	u32 instance = ONCE(*CONTROL);
 	u32 length, next_hop, four;
@@ -344,7 +343,10 @@ __attribute__((section("xdp"), used)) int express(struct xdp_md *ctx)
 	} else {
 		goto worker;
 	}
-	if (next_hop == NOWHERE)
+#ifndef STEPS
+	u64 frame = ask_length(ctx);
+#endif
+	if (next_hop == NOWHERE || length + ETHERNET > frame)
 		goto worker;
 
 	const struct hop *hops = HOPS + instance * MAX_HOPS;
@@ -366,11 +368,6 @@ __attribute__((section("xdp"), used)) int express(struct xdp_md *ctx)
 		if (length > hop->max_len)
 			goto worker;
 	}
-#ifndef STEPS
-	u64 frame = ask_length(ctx);
-#endif
-	if (length + ETHERNET > frame)
-		goto worker;
 	u32 port = hop->port;
 	if (redirect_map(DEVICES, port, 0) != REDIRECT)
 		goto worker;
