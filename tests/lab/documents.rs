@@ -58,7 +58,7 @@ fn the_quick_start_works_as_it_is_written() {
             "ip" => drop(lab.router(&command).ok()),
             // The service: here without a manager.
             "systemctl" if command.contains("enable") => router = Some(lab.start_configured()),
-            "systemctl" | "make" => continue,
+            "systemctl" | "systemd-sysusers" | "make" => continue,
             "sweepd" => {
                 // These go on until they are interrupted.
                 let endless = ["stat", "capture", "top"].contains(&words.next().unwrap());
