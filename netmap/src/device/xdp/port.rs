@@ -300,7 +300,6 @@ fn finish(
         mac: p.mac,
         local: HashSet::new(),
         sharing: Sharing::default(),
-        owners: HashMap::new(),
         forwarded: HashSet::new(),
         sockets: Vec::new(),
         refused: Arc::default(),
@@ -351,8 +350,6 @@ struct XdpControl {
     mac: [u8; 6],
     local: HashSet<IpAddr>,
     sharing: Sharing,
-    /// What the program has been told of both.
-    owners: HashMap<IpAddr, Owner>,
     forwarded: HashSet<ForwardedPort>,
     sockets: Vec<Arc<OwnedFd>>,
     refused: Arc<Refused>,
@@ -362,33 +359,16 @@ struct XdpControl {
 }
 
 impl XdpControl {
-    /// Brings the program's addresses to what they are to be. Goes on after an error, and gives the
-    /// first.
+    /// Brings the program's addresses to what they are to be.
     fn change_owners(&mut self) -> io::Result<()> {
         let mut wanted: HashMap<IpAddr, Owner> = self.local.iter().map(|a| (*a, Owner::Host)).collect();
         wanted.extend(self.sharing.announced.iter().map(|a| (IpAddr::from(*a), Owner::Announced)));
         wanted.extend(self.sharing.shared.iter().map(|a| (IpAddr::from(*a), Owner::Shared)));
-        let mut result = Ok(());
-        let remove: Vec<IpAddr> = self.owners.keys().filter(|a| !wanted.contains_key(a)).copied().collect();
-        for address in remove {
-            match self.program.disown(address) {
-                Ok(()) => drop(self.owners.remove(&address)),
-                Err(e) => result = result.and(Err(e)),
-            }
-        }
-        for (address, owner) in wanted {
-            if self.owners.get(&address) == Some(&owner) {
-                continue;
-            }
-            match self.program.set_owner(address, owner) {
-                Ok(()) => drop(self.owners.insert(address, owner)),
-                Err(e) => result = result.and(Err(full("local addresses", e))),
-            }
-        }
-        result
+        self.program.set_owners(&wanted).map_err(|e| full("local addresses", e))
     }
 
-    /// Brings the program's forwarded ports to what they are to be, in the same way.
+    /// Brings the program's forwarded ports to what they are to be. Goes on after an error, and gives
+    /// the first.
     fn change_forwarded(&mut self) -> io::Result<()> {
         let wanted: HashSet<ForwardedPort> = self.sharing.forwarded.iter().copied().collect();
         let mut result = Ok(());

@@ -2,7 +2,7 @@
 //! and how those are kept.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     io,
     net::IpAddr,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -55,7 +55,8 @@ pub struct Program {
     sockets: Map<4>,
     mac: [u8; 6],
     vlans: Vec<Vlan>,
-    owned: HashSet<IpAddr>,
+    /// Whose the addresses in the maps are.
+    owners: HashMap<IpAddr, Owner>,
 }
 
 impl Program {
@@ -104,7 +105,7 @@ impl Program {
             sockets,
             mac,
             vlans: vlans.to_vec(),
-            owned: HashSet::new(),
+            owners: HashMap::new(),
         })
     }
 
@@ -129,7 +130,7 @@ impl Program {
     /// # Errors
     /// The kernel's.
     pub fn set_mac(&mut self, mac: [u8; 6]) -> io::Result<()> {
-        self.settings.set(&[0; 4], &Settings::new(mac, &self.vlans, &self.owned).0)?;
+        self.settings.set(&[0; 4], &Settings::new(mac, &self.vlans, self.owners.keys()).0)?;
         self.mac = mac;
         Ok(())
     }
@@ -140,7 +141,7 @@ impl Program {
     /// The kernel's.
     pub fn set_vlans(&mut self, vlans: &[Vlan]) -> io::Result<()> {
         if self.vlans != vlans {
-            self.settings.set(&[0; 4], &Settings::new(self.mac, vlans, &self.owned).0)?;
+            self.settings.set(&[0; 4], &Settings::new(self.mac, vlans, self.owners.keys()).0)?;
             self.vlans = vlans.to_vec();
         }
         Ok(())
@@ -155,36 +156,50 @@ impl Program {
         self.sockets.set(&queue.to_ne_bytes(), &socket.as_raw_fd().to_ne_bytes())
     }
 
-    /// Says whose an address is. One of IPv6 is the host's alone, or the network's.
+    /// Says whose the addresses are: those of `wanted` as it says, one of IPv6 the host's alone, and
+    /// all others the network's. Goes on after an error, and gives the first.
     ///
     /// # Errors
     /// The kernel's: `E2BIG` for the 65537th of a family.
-    pub fn set_owner(&mut self, address: IpAddr, owner: Owner) -> io::Result<()> {
-        // The filter first: what it lacks is not looked for.
-        if self.owned.insert(address) {
-            self.filter_owned()?;
+    pub fn set_owners(&mut self, wanted: &HashMap<IpAddr, Owner>) -> io::Result<()> {
+        let gone: Vec<IpAddr> = self.owners.keys().filter(|a| !wanted.contains_key(a)).copied().collect();
+        let changed: Vec<(IpAddr, Owner)> = wanted
+            .iter()
+            .map(|(address, owner)| (*address, *owner))
+            .filter(|(address, owner)| self.owners.get(address) != Some(owner))
+            .collect();
+        if gone.is_empty() && changed.is_empty() {
+            return Ok(());
         }
-        match address {
-            IpAddr::V4(a) => self.local4.set(&a.octets(), &[owner as u8]),
-            IpAddr::V6(a) => self.local6.set(&a.octets(), &[owner as u8]),
+        // Before the maps and after them: an address that the filter lacks is not looked for.
+        self.filter(self.owners.keys().chain(wanted.keys()))?;
+        let mut result = Ok(());
+        for address in gone {
+            let removed = match address {
+                IpAddr::V4(a) => self.local4.remove(&a.octets()),
+                IpAddr::V6(a) => self.local6.remove(&a.octets()),
+            };
+            match removed {
+                Ok(()) => drop(self.owners.remove(&address)),
+                Err(e) => result = result.and(Err(e)),
+            }
         }
+        for (address, owner) in changed {
+            let set = match address {
+                IpAddr::V4(a) => self.local4.set(&a.octets(), &[owner as u8]),
+                IpAddr::V6(a) => self.local6.set(&a.octets(), &[owner as u8]),
+            };
+            match set {
+                Ok(()) => drop(self.owners.insert(address, owner)),
+                Err(e) => result = result.and(Err(e)),
+            }
+        }
+        result.and(self.filter(self.owners.keys()))
     }
 
-    /// Makes an address one of the network's again.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn disown(&mut self, address: IpAddr) -> io::Result<()> {
-        match address {
-            IpAddr::V4(a) => self.local4.remove(&a.octets())?,
-            IpAddr::V6(a) => self.local6.remove(&a.octets())?,
-        }
-        self.owned.remove(&address);
-        self.filter_owned()
-    }
-
-    fn filter_owned(&self) -> io::Result<()> {
-        self.settings.set(&[0; 4], &Settings::new(self.mac, &self.vlans, &self.owned).0)
+    /// Puts these addresses into the filter, and no others.
+    fn filter<'a>(&self, addresses: impl IntoIterator<Item = &'a IpAddr>) -> io::Result<()> {
+        self.settings.set(&[0; 4], &Settings::new(self.mac, &self.vlans, addresses).0)
     }
 
     /// Forwards a port of a shared address, or does no longer.
@@ -210,5 +225,4 @@ impl Program {
 }
 
 #[cfg(test)]
-#[path = "program_tests.rs"]
 mod tests;

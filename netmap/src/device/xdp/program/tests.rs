@@ -18,132 +18,9 @@ use super::{
 };
 use crate::arena::Mapping;
 
-const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-const LOCAL4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-const LOCAL6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
-/// An address that the host's sockets and the rings share, and one that the rings answer ARP for.
-const SHARED4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
-const ANNOUNCED4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 3);
-/// Where every packet here comes from.
-const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-/// A port of the shared address that is forwarded, for TCP and UDP.
-const FORWARDED: u16 = 443;
-/// What the host's sockets have on the shared address: protocol, port there, the peer's port if they
-/// are connected, and their state.
-const SOCKETS: [(u8, u16, Option<u16>, u32); 6] = [
-    (6, 22, None, 10),
-    (6, 2000, Some(80), 1),
-    (6, FORWARDED, None, 10),
-    (6, FORWARDED, Some(81), 6),
-    (17, 53, None, 7),
-    (17, FORWARDED, Some(5353), 1),
-];
-const VLANS: [u16; 3] = [100, 63, 4095];
-/// A VLAN that the host has no interface for, and one with frames of two tags.
-const WHOLE: u16 = 7;
-const STACKED: u16 = 8;
+mod plain;
 
-fn vlans() -> Vec<Vlan> {
-    let plain = VLANS.map(|id| Vlan { id, host: true, stacked: false });
-    let more =
-        [Vlan { id: WHOLE, host: false, stacked: false }, Vlan { id: STACKED, host: true, stacked: true }];
-    [&plain[..], &more].concat()
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
-    Up,
-    Worker,
-}
-use Way::{Up, Worker};
-
-/// The rules, written down a second time.
-fn expected(frame: &[u8]) -> Way {
-    fn rules(frame: &[u8]) -> Option<Way> {
-        let is_tag = |kind: [u8; 2]| kind == [0x81, 0] || kind == [0x88, 0xa8];
-        for at in [12, 16] {
-            if !is_tag(frame.get(at..at + 2)?.try_into().ok()?) {
-                break;
-            }
-            match net16_at(frame.get(at + 2..at + 6)?, 0) & 0xfff {
-                WHOLE => return Some(Worker),
-                0 => {}
-                _ => break,
-            }
-        }
-        let mut at = 14;
-        let mut kind: [u8; 2] = frame.get(12..14)?.try_into().ok()?;
-        for _ in 0..2 {
-            if kind != [0x81, 0] && kind != [0x88, 0xa8] {
-                break;
-            }
-            let tag = frame.get(at..at + 4)?;
-            let vid = u16::from_be_bytes([tag[0], tag[1]]) & 0xfff;
-            kind = [tag[2], tag[3]];
-            at += 4;
-            if vid != 0 {
-                vlans().iter().any(|vlan| vlan.id == vid).then_some(())?;
-                if is_tag(kind) && vid == STACKED {
-                    let inner = frame.get(at..at + 4)?;
-                    kind = [inner[2], inner[3]];
-                    at += 4;
-                }
-                break;
-            }
-        }
-        let packet = &frame[at..];
-        if kind == [0x08, 0x06] {
-            return (packet.get(24..28)? == ANNOUNCED4.octets()).then_some(Worker);
-        }
-        if frame.get(..6)? != MAC {
-            return None;
-        }
-        match kind {
-            [0x08, 0] => Some(ipv4(packet).unwrap_or(Worker)),
-            [0x86, 0xdd] => Some(ipv6(packet).unwrap_or(Worker)),
-            _ => None,
-        }
-    }
-    fn ipv4(p: &[u8]) -> Option<Way> {
-        let header: &[u8; 20] = p.first_chunk()?;
-        if header[16..18] == [169, 254] || header[16..20] == LOCAL4.octets() && !odd_udp(header) {
-            return Some(Up);
-        }
-        let fragment = u16::from_be_bytes([header[6], header[7]]);
-        let ihl = usize::from(header[0] & 15) * 4;
-        let whole = header[9] == 17 && fragment & 0x1fff == 0;
-        if whole && ihl >= 20 && p.get(ihl + 2..ihl + 4)? == [0, 68] {
-            return Some(Up);
-        }
-        let whole = fragment & 0x3fff == 0 && ihl >= 20;
-        (header[16..20] == SHARED4.octets() && whole && has_socket(header, p.get(ihl..ihl + 4)?))
-            .then_some(Up)
-    }
-    // Whether a socket of the host's takes it, and may.
-    fn has_socket(header: &[u8; 20], ports: &[u8]) -> bool {
-        let (from, to) = (net16_at(ports, 0), net16_at(ports, 2));
-        let from_peer = header[12..16] == PEER.octets();
-        let fits = |(protocol, port, peer, _): &&(u8, u16, Option<u16>, u32)| {
-            (*protocol, *port) == (header[9], to) && peer.is_none_or(|peer| from_peer && peer == from)
-        };
-        let connected = SOCKETS.iter().filter(fits).any(|(_, _, peer, _)| peer.is_some());
-        connected || to != FORWARDED && SOCKETS.iter().any(|socket| fits(&socket))
-    }
-    fn net16_at(bytes: &[u8], at: usize) -> u16 {
-        u16::from_be_bytes([bytes[at], bytes[at + 1]])
-    }
-    // A UDP packet whose header length cannot be is the worker's to count, whatever its address.
-    fn odd_udp(h: &[u8; 20]) -> bool {
-        h[9] == 17 && u16::from_be_bytes([h[6], h[7]]) & 0x1fff == 0 && h[0] & 15 < 5
-    }
-    fn ipv6(p: &[u8]) -> Option<Way> {
-        let header: &[u8; 40] = p.first_chunk()?;
-        let link_local = header[24] == 0xfe && header[25] & 0xc0 == 0x80;
-        let nd = header[6] == 58 && p.get(40).is_some_and(|t| (133..=137).contains(t));
-        (link_local || nd || header[24..40] == LOCAL6.octets()).then_some(Up)
-    }
-    rules(frame).unwrap_or(Up)
-}
+use plain::*;
 
 /// The maps as the interpreter sees them: map "addresses" that only its helpers understand.
 const LOCAL4_MAP: u64 = 4;
@@ -595,10 +472,11 @@ fn the_kernel_accepts_the_program_and_agrees() {
 }
 
 fn kernel_agrees(mut port: Program) {
-    port.set_owner(LOCAL4.into(), Owner::Host).unwrap();
-    port.set_owner(LOCAL6.into(), Owner::Host).unwrap();
-    port.set_owner(SHARED4.into(), Owner::Shared).unwrap();
-    port.set_owner(ANNOUNCED4.into(), Owner::Announced).unwrap();
+    let host = [IpAddr::from(LOCAL4), LOCAL6.into()].map(|address| (address, Owner::Host));
+    let rings = [(SHARED4.into(), Owner::Shared), (ANNOUNCED4.into(), Owner::Announced)];
+    let mut owners: HashMap<IpAddr, Owner> = host.into_iter().chain(rings).collect();
+    port.set_owners(&owners).unwrap();
+    port.set_owners(&owners).unwrap();
     let forwarded = ForwardedPort { address: SHARED4, protocol: 6, port: FORWARDED };
     port.set_forwarded(forwarded, true).unwrap();
     let mut sent = (0, 0);
@@ -629,8 +507,13 @@ fn kernel_agrees(mut port: Program) {
     assert_eq!(bpf::test_run(port.program.as_fd(), &cases()[0].1).unwrap().result, 2);
     port.set_forwarded(forwarded, false).unwrap();
     port.set_forwarded(forwarded, false).unwrap();
-    port.disown(LOCAL4.into()).unwrap();
-    port.disown(LOCAL4.into()).unwrap();
+    let local = cases().into_iter().find(|(name, ..)| *name == "local IPv4").unwrap().1;
+    before.set(&[0; 4], &std::os::fd::AsRawFd::as_raw_fd(&drops).to_ne_bytes()).unwrap();
+    let result = |port: &Program| bpf::test_run(port.program.as_fd(), &local).unwrap().result;
+    assert_eq!(result(&port), 2);
+    owners.remove(&LOCAL4.into());
+    port.set_owners(&owners).unwrap();
+    assert_eq!(result(&port), 1, "it is the network's now");
     port.set_mac([2, 0, 0, 0, 0, 7]).unwrap();
     port.set_vlans(&[]).unwrap();
 }
