@@ -3,6 +3,9 @@
 //! worker panic, one that makes it hang.
 #![cfg(any(target_os = "linux", target_os = "freebsd"))]
 
+#[path = "common/mischief.rs"]
+mod mischief;
+
 use std::{
     path::Path,
     sync::{
@@ -13,17 +16,15 @@ use std::{
 };
 
 use netmap::{
-    Arena, Host, OpenError, OpenOptions, Port, PortInfo, RxQueue, RxRing, TxQueue, TxRing,
+    OpenError, OpenOptions, Port,
     device::{
-        self, Device, DeviceSpec, PortControl,
+        self, Device, DeviceSpec,
         kernel::{
             open_all_with,
             standin::{Nic, StandIn},
             system::System,
         },
     },
-    queue::{RxDevice, TxDevice},
-    ring::Direction,
 };
 use sweepd::{
     config,
@@ -32,6 +33,8 @@ use sweepd::{
     forward::verdict::Verdict,
     stats::read::PortTotals,
 };
+
+use mischief::{Mischief, bad_port};
 
 /// Longest wait for anything, on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -260,57 +263,6 @@ fn what_cannot_be_opened_leaves_everything_as_it_was() {
         assert!(machine.totals("p3").is_none() && machine.totals("p2").is_some());
     });
     machine.stop();
-}
-
-/// What a device of the test's does at its next sync.
-#[derive(Default)]
-struct Mischief {
-    panic: AtomicBool,
-    hang: AtomicBool,
-}
-
-struct Bad(Arc<Mischief>);
-
-impl RxDevice for Bad {
-    fn sync(&mut self) -> std::io::Result<()> {
-        assert!(!self.0.panic.swap(false, Ordering::Relaxed), "a fault on purpose");
-        while self.0.hang.load(Ordering::Relaxed) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
-    }
-}
-
-struct Sink;
-
-impl TxDevice for Sink {
-    fn sync(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-struct Nothing;
-
-impl PortControl for Nothing {}
-
-/// A port whose device does mischief.
-fn bad_port(mischief: &Arc<Mischief>) -> Port {
-    let mut arena = Arena::new(2, 16, 0).unwrap();
-    let rx = RxRing::new(arena.ring(Direction::Rx, 8, 0));
-    let tx = TxRing::new(arena.ring(Direction::Tx, 8, 0));
-    Port {
-        info: PortInfo {
-            device: "bad".into(),
-            interface: None,
-            mac: None,
-            max_frame: 2048,
-            mode: "bad".into(),
-        },
-        rx: vec![RxQueue::new(rx, Box::new(Bad(mischief.clone())))],
-        tx: vec![TxQueue::new(tx, Box::new(Sink))],
-        host: Host::Builtin,
-        control: Box::new(Nothing),
-    }
 }
 
 /// Two generators that face each other, by two workers, and a port that does mischief, which

@@ -3,6 +3,7 @@
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
+    path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -101,6 +102,16 @@ fn plain_packets_are_forwarded_in_the_driver_and_counted() {
     wait_for("nothing is left", || !lab.has_program("p1") && !lab.has_program("p2"));
 }
 
+/// A lab of two hosts whose router forwards by express; its configuration, and what that says.
+fn started() -> (Lab, Router, PathBuf, String) {
+    let lab = lab(2);
+    let router = lab.start();
+    is_on(&lab, &router, 2);
+    let path = lab.configure("", "");
+    let plain = fs::read_to_string(&path).unwrap();
+    (lab, router, path, plain)
+}
+
 /// Sends numbers by both families while `meanwhile` runs, of which none may be missing.
 fn none_is_lost(lab: &Lab, meanwhile: impl FnOnce()) {
     let flows = [("10.0.2.2", 7100), ("fd00:2::2", 7101)];
@@ -118,11 +129,7 @@ fn none_is_lost(lab: &Lab, meanwhile: impl FnOnce()) {
 #[test]
 fn nothing_passes_a_rule_once_its_reload_is_answered() {
     needs_lab!();
-    let lab = lab(2);
-    let router = lab.start();
-    is_on(&lab, &router, 2);
-    let path = lab.configure("", "");
-    let plain = fs::read_to_string(&path).unwrap();
+    let (lab, router, path, plain) = started();
     let denying = plain.clone() + "[[acl]]\nname = \"none\"\naction = \"deny\"\nprotocol = \"udp\"\n";
     let by_express = express(&router);
     for round in 0..10 {
@@ -160,11 +167,7 @@ fn nothing_passes_a_rule_once_its_reload_is_answered() {
 #[test]
 fn express_is_switched_under_traffic_and_nothing_is_lost() {
     needs_lab!();
-    let lab = lab(2);
-    let router = lab.start();
-    is_on(&lab, &router, 2);
-    let path = lab.configure("", "");
-    let plain = fs::read_to_string(&path).unwrap();
+    let (lab, router, path, plain) = started();
     let with = |line: &str| plain.replace("device = \"xdp:p1\"\n", &format!("device = \"xdp:p1\"\n{line}\n"));
     let acl = "[[acl]]\nname = \"all\"\naction = \"permit\"\n";
     none_is_lost(&lab, || {

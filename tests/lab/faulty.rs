@@ -3,21 +3,15 @@
 
 use std::{
     ffi::OsString,
-    io,
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     thread,
     time::Duration,
 };
 
 use netmap::{
-    Arena, Host, OpenError, OpenOptions, Port, PortInfo, RxQueue, RxRing, TxQueue, TxRing,
-    device::{self, Device, DeviceSpec, PortControl},
-    queue::{RxDevice, TxDevice},
-    ring::Direction,
+    OpenError, OpenOptions, Port,
+    device::{self, Device, DeviceSpec},
 };
 use signal_hook::{
     consts::{SIGTERM, SIGUSR1, SIGUSR2},
@@ -28,7 +22,10 @@ use sweepd::{
     daemon::{Counters, Daemon, confine::Confinement},
 };
 
-use crate::net::{Lab, Router};
+use crate::{
+    mischief::{Mischief, bad_port},
+    net::{Lab, Router},
+};
 
 /// Names the configuration, in the environment.
 const CONFIG: &str = "SWEEPD_FAULTY_CONFIG";
@@ -68,18 +65,18 @@ fn the_router() {
     for signal in signals.forever() {
         match signal {
             SIGUSR1 => mischief.panic.store(true, Ordering::Relaxed),
-            SIGUSR2 => mischief.hang.store(true, Ordering::Relaxed),
+            SIGUSR2 => {
+                mischief.hang.store(true, Ordering::Relaxed);
+                let mischief = mischief.clone();
+                thread::spawn(move || {
+                    thread::sleep(HANGS);
+                    mischief.hang.store(false, Ordering::Relaxed);
+                });
+            }
             _ => break,
         }
     }
     daemon.stop();
-}
-
-/// What the device does at its next sync.
-#[derive(Default)]
-struct Mischief {
-    panic: AtomicBool,
-    hang: AtomicBool,
 }
 
 /// Opens all ports as ever, but for the pipe.
@@ -92,42 +89,4 @@ fn open_ports(
     let mut good = device::open_all(&good)?.into_iter();
     let port = |request| if is_bad(&request) { Some(bad_port(mischief)) } else { good.next() };
     Ok(requests.iter().filter_map(port).collect())
-}
-
-struct Bad(Arc<Mischief>);
-
-impl RxDevice for Bad {
-    fn sync(&mut self) -> io::Result<()> {
-        assert!(!self.0.panic.swap(false, Ordering::Relaxed), "a fault on purpose");
-        if self.0.hang.swap(false, Ordering::Relaxed) {
-            thread::sleep(HANGS);
-        }
-        Ok(())
-    }
-}
-
-struct Sink;
-
-impl TxDevice for Sink {
-    fn sync(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-struct Nothing;
-
-impl PortControl for Nothing {}
-
-fn bad_port(mischief: &Arc<Mischief>) -> Port {
-    let mut arena = Arena::new(2, 16, 0).unwrap();
-    let rx = RxRing::new(arena.ring(Direction::Rx, 8, 0));
-    let tx = TxRing::new(arena.ring(Direction::Tx, 8, 0));
-    let (device, mode) = ("bad".to_owned(), "bad".into());
-    Port {
-        info: PortInfo { device, interface: None, mac: None, max_frame: 2048, mode },
-        rx: vec![RxQueue::new(rx, Box::new(Bad(mischief.clone())))],
-        tx: vec![TxQueue::new(tx, Box::new(Sink))],
-        host: Host::Builtin,
-        control: Box::new(Nothing),
-    }
 }

@@ -25,6 +25,8 @@ mod kernel;
 mod kills;
 mod life;
 mod masquerade;
+#[path = "../common/mischief.rs"]
+mod mischief;
 mod net;
 mod outside;
 mod own_sockets;
