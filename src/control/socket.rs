@@ -40,6 +40,8 @@ const CLIENTS_MAX: usize = 64;
 const BACKLOG: usize = 256 << 10;
 /// Time between two looks at what is being done for a client.
 const LOOK: Duration = Duration::from_millis(10);
+/// How long a daemon that was killed may take to be gone.
+const ENDING: Duration = Duration::from_secs(1);
 /// How long a client may take for a request, or for a part of its answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -133,10 +135,8 @@ impl Bound {
             Ok(metadata) if !metadata.file_type().is_socket() => {
                 return Err(SocketError::InTheWay(path.to_owned()));
             }
-            Ok(_) if let Ok(other) = UnixStream::connect(path) => {
-                return Err(SocketError::Running(path.to_owned(), pid_of(&other)));
-            }
-            _ => {}
+            Ok(_) => wait_until_unused(path)?,
+            Err(_) => {}
         }
         remove_leftovers(path);
         // Under another name until it is theirs and nobody else's.
@@ -182,6 +182,19 @@ impl Bound {
         })?;
         Ok(ControlSocket { bound: self, stop: Some(stop), thread: Some(thread) })
     }
+}
+
+/// Returns when no daemon answers at `path`. One that was killed a moment ago may still do so, for
+/// as long as it takes the system to end it.
+fn wait_until_unused(path: &Path) -> Result<(), SocketError> {
+    let until = Instant::now() + ENDING;
+    while let Ok(other) = UnixStream::connect(path) {
+        if Instant::now() > until {
+            return Err(SocketError::Running(path.to_owned(), pid_of(&other)));
+        }
+        std::thread::sleep(ENDING / 20);
+    }
+    Ok(())
 }
 
 impl Drop for Bound {

@@ -261,6 +261,21 @@ fn hostile_clients_harm_nobody() {
 }
 
 #[test]
+fn a_daemon_that_was_killed_a_moment_ago_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(CONTROL_SOCKET);
+    let last = UnixListener::bind(&path).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(200));
+            // Its name stays, as after a kill.
+            drop(last);
+        });
+        Bound::new(&path, Access::default()).unwrap();
+    });
+}
+
+#[test]
 fn only_the_owner_may_connect_and_a_living_daemon_is_not_disturbed() {
     let mut rig = rig(0);
     let mode = fs::metadata(rig.path()).unwrap().permissions().mode();
