@@ -137,6 +137,10 @@ struct Dock {
 struct Gone {
     next: Instant,
     pause: Duration,
+    /// When it was tried last.
+    tried: Option<Instant>,
+    /// Why that failed, as has been said.
+    said: Option<String>,
 }
 
 struct Work {
@@ -199,7 +203,10 @@ impl Work {
             Notice::PortGone { port, reason } => self.device_gone(port, &reason),
             Notice::PortSeen { port } => {
                 if let Some(gone) = self.docks.get_mut(&port).and_then(|dock| dock.gone.as_mut()) {
-                    gone.next = gone.next.min(Instant::now() + SEEN);
+                    // What a try does to an interface is news of it as well, and no reason for another.
+                    let next =
+                        (Instant::now() + SEEN).max(gone.tried.map_or_else(Instant::now, |t| t + FIRST));
+                    gone.next = gone.next.min(next);
                 }
             }
             other => {
@@ -231,7 +238,7 @@ impl Work {
 
     fn wait_for_device(&mut self, id: PortId) {
         if let Some(dock) = self.docks.get_mut(&id) {
-            dock.gone = Some(Gone { next: Instant::now() + FIRST, pause: FIRST });
+            dock.gone = Some(Gone { next: Instant::now() + FIRST, pause: FIRST, tried: None, said: None });
         }
     }
 
@@ -245,10 +252,15 @@ impl Work {
                 }
             }
             Err(e) => {
-                log::debug!("port {}: not yet: {e}", port.name);
-                if let Some(gone) = self.docks.get_mut(&id).and_then(|dock| dock.gone.as_mut()) {
-                    gone.pause = (gone.pause * 2).min(LONGEST);
-                    gone.next = Instant::now() + gone.pause;
+                let Some(gone) = self.docks.get_mut(&id).and_then(|dock| dock.gone.as_mut()) else { return };
+                let now = Instant::now();
+                gone.pause = (gone.pause * 2).min(LONGEST);
+                (gone.next, gone.tried) = (now + gone.pause, Some(now));
+                if gone.said.as_ref() != Some(&e) {
+                    log::warn!("port {}: cannot be opened again yet: {e}", port.name);
+                    gone.said = Some(e.clone());
+                    // An error means that the keeper ends.
+                    let _ = self.config.changer.lower(id, &e);
                 }
             }
         }

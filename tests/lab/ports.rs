@@ -104,6 +104,26 @@ fn an_interface_deleted_and_made_again_is_a_port_again_without_a_restart() {
 }
 
 #[test]
+fn why_a_device_cannot_be_opened_again_is_told_once() {
+    needs_lab!();
+    let lab = Lab::new(2);
+    let router = lab.start();
+    lab.router("ip link del p2").ok();
+    wait_for("it is gone", || shown(&lab, "p2").is_some_and(|port| port["state"] == "gone"));
+    lab.router("ip link add p2 mtu 9000 type veth peer name other").ok();
+    lab.router("ip link set other up").ok();
+    lab.router("ip link set p2 up").ok();
+    let tells = |port: Value| port["reason"].as_str().is_some_and(|reason| reason.contains("MTU 9000"));
+    wait_for("the reason is shown", || shown(&lab, "p2").is_some_and(tells));
+    thread::sleep(Duration::from_millis(2500));
+    let log = router.log();
+    assert_eq!(log.matches("port p2: cannot be opened again yet: xdp:p2: MTU 9000").count(), 1, "{log}");
+    lab.router("ip link set p2 mtu 1500").ok();
+    wait_for("it is back", || shown(&lab, "p2").is_some_and(|port| port["state"] == "up"));
+    router.stop();
+}
+
+#[test]
 fn an_interface_with_another_name_is_still_the_port() {
     needs_lab!();
     let lab = Lab::new(2);
